@@ -1,0 +1,19 @@
+# A short index: each target calls the script that CI calls too.
+.PHONY: test race lint tidy cross fuzz bench ci
+
+test:   ## every module, as in the README
+	go test work
+race:   ## the root and example modules under the race detector
+	./scripts/race.sh
+lint:   ## golangci-lint, built once and cached
+	./scripts/lint.sh
+tidy:   ## go.mod of every module is tidy and builds without the workspace
+	./scripts/tidy.sh
+cross:  ## every package builds for darwin and windows
+	./scripts/cross.sh
+fuzz:   ## FUZZTIME=20s of every fuzz target
+	./scripts/fuzz.sh
+bench:  ## Go benchmarks of the packages on the packet path
+	go test -run '^$$' -bench . ./relay ./ufrag ./flowtable
+ci:     ## all of the above, with the real browsers
+	bash .ci/run

@@ -1,0 +1,89 @@
+// Transceiverd is a transceiver that echoes: it answers offers over HTTP, owns
+// the calls, and sends audio and data back to where they came from.
+//
+//	transceiverd -trunk 10.0.0.5:9000 -ingress 203.0.113.10:3478 -allow-relay 10.0.0.2 -keys keys.txt
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/usher-rtc/usher/examples/internal/cli"
+	"github.com/usher-rtc/usher/examples/internal/echo"
+	"github.com/usher-rtc/usher/examples/internal/web"
+	"github.com/usher-rtc/usher/transceiver"
+	"github.com/usher-rtc/usher/ufrag"
+)
+
+func main() { cli.Main("transceiverd", run) }
+
+func run(ctx context.Context, args []string) error {
+	flags := cli.NewFlags("transceiverd", "-trunk ADDR -ingress ADDR -allow-relay PREFIX -keys FILE [flags]")
+	var ingresses cli.Ingresses
+	flags.Var(&ingresses, "ingress", "public `address` of the relays, or id=N,advertise=ADDR; may be given several times")
+	var trunk cli.AddrPort
+	flags.Var(&trunk, "trunk", "`address` towards the relays")
+	var relays cli.Prefixes
+	flags.Var(&relays, "allow-relay", "`prefixes` that relays have addresses in")
+	listen := flags.String("http", "127.0.0.1:8080", "`address` of the page, the signalling, /healthz, /readyz and /debug/sessions")
+	keyFile := flags.String("keys", "", "key `file`; followed while running")
+	cluster := flags.Uint("cluster", 0, "cluster `number`, 0 to 4095")
+	consent := flags.Duration("consent", 0, "end of a call whose client is silent; 0 is the library's default")
+	drain := flags.Duration("drain", 10*time.Second, "how long SIGTERM lets calls go on")
+	if err := cli.ParseDaemon(flags, args); err != nil {
+		return err
+	}
+	if *cluster > 4095 {
+		return fmt.Errorf("-cluster: %d is outside 0 to 4095", *cluster)
+	}
+	keys, watcher, err := cli.Keys(*keyFile)
+	if err != nil {
+		return err
+	}
+	defer watcher.Close()
+
+	config := transceiver.Config{
+		Listen:         netip.AddrPort(trunk),
+		Cluster:        uint16(*cluster),
+		Codec:          ufrag.NewCodec(keys),
+		TrunkKeys:      keys,
+		AllowRelays:    relays,
+		ConsentTimeout: *consent,
+		OnSession:      echo.Attach,
+	}
+	for _, in := range ingresses {
+		advertise := in.Advertise
+		if !advertise.IsValid() {
+			advertise = in.Addr
+		}
+		config.Ingresses = append(config.Ingresses, transceiver.Ingress{ID: in.ID, Advertise: advertise})
+	}
+	host, err := transceiver.NewHost(config)
+	if err != nil {
+		return err
+	}
+	site := &web.Site{Codec: config.Codec}
+	defer site.Close()
+	if err := site.Add(host.Addr().String(), host); err != nil {
+		return err
+	}
+	pages, err := cli.Listen(*listen, site.Handler())
+	if err != nil {
+		return err
+	}
+	defer pages.Close()
+	slog.Info("transceiver", "trunk", host.Addr(), "http", pages.URL())
+
+	<-ctx.Done()
+	slog.Info("draining", "limit", *drain)
+	limit, cancel := context.WithTimeout(context.Background(), *drain)
+	defer cancel()
+	if err := site.Shutdown(limit); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,24 @@
+module github.com/usher-rtc/usher/internal/bench
+
+go 1.25.0
+
+require (
+	github.com/pion/logging v0.2.4
+	github.com/pion/stun/v3 v3.1.7
+	github.com/pion/turn/v5 v5.1.3
+	github.com/usher-rtc/usher v0.0.0
+	golang.org/x/sys v0.41.0
+)
+
+require (
+	github.com/dchest/siphash v1.2.3 // indirect
+	github.com/pion/dtls/v3 v3.1.15 // indirect
+	github.com/pion/randutil v0.1.0 // indirect
+	github.com/pion/stun/v4 v4.0.1 // indirect
+	github.com/pion/transport/v4 v4.1.0 // indirect
+	github.com/pion/transport/v5 v5.1.4 // indirect
+	github.com/wlynxg/anet v0.0.5 // indirect
+	golang.org/x/crypto v0.48.0 // indirect
+)
+
+replace github.com/usher-rtc/usher => ../..

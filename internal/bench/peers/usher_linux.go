@@ -1,0 +1,310 @@
+package peers
+
+import (
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pion/stun/v3"
+
+	"github.com/usher-rtc/usher/internal/bench/load"
+	"github.com/usher-rtc/usher/internal/trunk"
+	"github.com/usher-rtc/usher/ufrag"
+)
+
+// keyEnv carries the key to the relay's process.
+const keyEnv = "USHER_BENCH_KEY"
+
+// usherPeer is usher's relay, with Host stubs that speak the trunk protocol.
+type usherPeer struct {
+	env     *Env
+	name    string
+	delay   time.Duration
+	keys    *ufrag.Keyring
+	codec   ufrag.Codec
+	proc    *load.Process
+	ingress load.Endpoint
+	minters []*ufrag.Minter
+	flows   []usherFlow
+	builder *trunk.Builder
+	reader  trunk.Reader
+	epochs  []uint64 // of each Host
+	links   map[linkKey]*trunk.Link
+}
+
+type usherFlow struct {
+	ufrag, password string
+	route           ufrag.Route
+	relay           load.Endpoint // trunk address of the worker that has the flow
+	answered        bool
+}
+
+type linkKey struct {
+	host  int
+	relay load.Endpoint
+}
+
+// NewUsher returns usher's relay. delay is its MaxBatchDelay.
+func NewUsher(name string, delay time.Duration) Peer { return &usherPeer{name: name, delay: delay} }
+
+func (p *usherPeer) Name() string           { return p.name }
+func (p *usherPeer) Process() *load.Process { return p.proc }
+func (p *usherPeer) Stop() error            { return p.proc.Stop() }
+
+func (p *usherPeer) Start(env *Env) error {
+	p.env = env
+	key, err := ufrag.GenerateKey(benchKeyID)
+	if err != nil {
+		return err
+	}
+	if p.keys, err = ufrag.NewKeyring(key.ID, key); err != nil {
+		return err
+	}
+	p.codec = ufrag.NewCodec(p.keys)
+	p.builder = trunk.NewBuilder(0)
+	p.links = make(map[linkKey]*trunk.Link)
+	for h := range env.Upstreams {
+		route, err := ufrag.IPv4Route(benchCluster, addrPort(env.HostAddr(h)), 0)
+		if err != nil {
+			return err
+		}
+		p.minters = append(p.minters, ufrag.NewMinter(p.codec, route))
+		p.epochs = append(p.epochs, uint64(load.Now())^uint64(h)<<56)
+	}
+	if err := os.Setenv(keyEnv, hex.EncodeToString(key.Secret[:])); err != nil {
+		return err
+	}
+	p.proc, err = load.StartProcess(env.CPUs, env.Exe, "serve", "usher", "127.0.0.1:0",
+		strconv.Itoa(env.Workers), p.delay.String())
+	_ = os.Unsetenv(keyEnv)
+	if err != nil {
+		return err
+	}
+	line, err := p.proc.Line(10 * time.Second)
+	if err != nil {
+		return err
+	}
+	p.proc.Discard()
+	p.ingress, err = parseEndpoint(strings.TrimSpace(line))
+	return err
+}
+
+// Establish sends a check with a minted ufrag for every client and answers it
+// as a Host does, until every client has its answer.
+func (p *usherPeer) Establish(n int) error {
+	for len(p.flows) < n {
+		u, pw, r, err := p.minters[len(p.flows)%len(p.minters)].Mint()
+		if err != nil {
+			return err
+		}
+		p.flows = append(p.flows, usherFlow{ufrag: u, password: pw, route: r})
+	}
+	poll := func() int {
+		up := p.env.FromRelay(p, func(load.Endpoint, []byte) {})
+		down := p.env.Clients.Recv()
+		for i := range down {
+			m := &stun.Message{Raw: append([]byte(nil), p.env.Clients.Data(i)...)}
+			if m.Decode() == nil && m.Type == stun.BindingSuccess {
+				if c, ok := transactionClient(m); ok && c < n {
+					p.flows[c].answered = true
+				}
+			}
+		}
+		return up + down
+	}
+	err := exchange(p.env, n, func(c int) bool { return p.flows[c].answered }, p.check, poll)
+	if err != nil {
+		return fmt.Errorf("%s: checks: %w", p.name, err)
+	}
+	return checkBothWays(p.env, p, n, nil)
+}
+
+// check sends a client's connectivity check.
+func (p *usherPeer) check(c int) {
+	f := &p.flows[c]
+	m, err := stun.Build(stun.BindingRequest, transaction(c),
+		stun.NewUsername(f.ufrag+":bench"),
+		stun.RawAttribute{Type: stun.AttrPriority, Value: []byte{0x6e, 0x7f, 0xff, 0xff}},
+		stun.RawAttribute{Type: stun.AttrICEControlling, Value: []byte{0, 0, 0, 0, 0, 0, 0, 1}},
+		stun.RawAttribute{Type: stun.AttrUseCandidate},
+		stun.NewShortTermIntegrity(f.password), stun.Fingerprint)
+	if err != nil {
+		return // the exchange reports the client as unanswered
+	}
+	p.env.Raw.Push(p.env.ClientAddr(c), p.ingress, copy(p.env.Raw.Buffer(), m.Raw))
+}
+
+func (p *usherPeer) Up(buf []byte, _ int, payload []byte) (int, load.Endpoint) {
+	return copy(buf, payload), p.ingress
+}
+
+// Down bundles the leading payloads that go by the same Host and relay worker,
+// as many as a datagram takes.
+func (p *usherPeer) Down(buf []byte, clients []int, payloads [][]byte) (n, used int, src, dst load.Endpoint) {
+	host, relay := p.host(clients[0]), p.flows[clients[0]].relay
+	h := p.link(host, relay).Header(trunk.TypeData)
+	p.builder.Reset(&h)
+	for used < len(clients) && p.host(clients[used]) == host && p.flows[clients[used]].relay == relay {
+		f := trunk.Frame{
+			Flags: trunk.ToClient | trunk.Validated, Ingress: benchIngress,
+			Client: addrPort(p.env.ClientAddr(clients[used])), Payload: payloads[used],
+		}
+		if !p.builder.Add(&f) {
+			break
+		}
+		used++
+	}
+	p.builder.Seal(p.keys)
+	for _, b := range p.builder.Buffers() {
+		n += copy(buf[n:], b)
+	}
+	return n, used, p.env.HostAddr(host), relay
+}
+
+// Group tells apart Hosts and relay workers: each Host has a writer of its own,
+// and a flow's packets go to the worker that has the flow.
+func (p *usherPeer) Group(client int) uint64 {
+	return uint64(p.host(client))<<16 | uint64(p.flows[client].relay.Port)
+}
+
+// The only ingress, cluster and key.
+const (
+	benchIngress = 1
+	benchCluster = 1
+	benchKeyID   = 'b'
+)
+
+func (p *usherPeer) host(client int) int { return client % len(p.minters) }
+
+func (p *usherPeer) link(host int, relay load.Endpoint) *trunk.Link {
+	k := linkKey{host, relay}
+	l := p.links[k]
+	if l == nil {
+		var secret [16]byte
+		copy(secret[:], fmt.Sprintf("%d %v", p.epochs[host], relay))
+		l = trunk.NewLink(p.epochs[host], secret)
+		p.links[k] = l
+	}
+	return l
+}
+
+func (p *usherPeer) SplitUp(host int, from load.Endpoint, d []byte, out [][]byte) [][]byte {
+	var h trunk.Header
+	if p.reader.Open(d, p.keys, &h) != trunk.OK {
+		return out
+	}
+	l := p.link(host, from)
+	if !l.Observe(&h) {
+		if nonce, ok := l.Hello(time.Now()); ok {
+			m := trunk.Hello{Nonce: nonce, Role: trunk.RoleHost}
+			hd := l.Header(trunk.TypeHello)
+			b, _ := m.Append(nil, &hd, p.keys)
+			p.send(host, from, b)
+		}
+	}
+	if h.Type != trunk.TypeData {
+		p.control(host, from, l, &h)
+		return out
+	}
+	var f trunk.Frame
+	for p.reader.Next(&f) {
+		if c, ok := p.clientOf(&f); ok {
+			p.flows[c].relay = from
+			if len(f.Payload) > 0 && f.Payload[0] < 4 {
+				p.answer(host, from, c, &f)
+				continue
+			}
+		}
+		out = append(out, f.Payload)
+	}
+	return out
+}
+
+// clientOf returns whose frame it is.
+func (p *usherPeer) clientOf(f *trunk.Frame) (int, bool) {
+	ip := f.Client.Addr().As4()
+	c := int(ip[2])*250 + int(ip[3]) - 1
+	return c, c >= 0 && c < len(p.flows) && f.Client.Port() == p.env.Clients.Port()
+}
+
+// answer answers a client's check, with the flag that confirms its flow.
+func (p *usherPeer) answer(host int, relay load.Endpoint, c int, f *trunk.Frame) {
+	req := &stun.Message{Raw: append([]byte(nil), f.Payload...)}
+	if req.Decode() != nil || req.Type != stun.BindingRequest {
+		return
+	}
+	client := f.Client.Addr().As4()
+	resp, err := stun.Build(req, stun.BindingSuccess,
+		&stun.XORMappedAddress{IP: client[:], Port: int(f.Client.Port())},
+		stun.NewShortTermIntegrity(p.flows[c].password), stun.Fingerprint)
+	if err != nil {
+		return // the exchange reports the client as unanswered
+	}
+	h := p.link(host, relay).Header(trunk.TypeData)
+	b := trunk.NewBuilder(0)
+	b.Reset(&h)
+	b.Add(&trunk.Frame{
+		Flags: trunk.ToClient | trunk.Validated, Ingress: f.Ingress, Client: f.Client,
+		Route: p.flows[c].route, SSRCs: [trunk.MaxSSRCs]uint32{ssrcTag<<24 | uint32(c)}, NSSRC: 1,
+		Payload: resp.Raw,
+	})
+	b.Seal(p.keys)
+	var d []byte
+	for _, part := range b.Buffers() {
+		d = append(d, part...)
+	}
+	p.send(host, relay, d)
+}
+
+// control answers the relay's control datagrams.
+func (p *usherPeer) control(host int, from load.Endpoint, l *trunk.Link, h *trunk.Header) {
+	var b []byte
+	switch h.Type {
+	case trunk.TypeHello:
+		var m trunk.Hello
+		if m.Parse(p.reader.Body()) != trunk.OK {
+			return
+		}
+		ack := l.OnHello(h, &m)
+		ack.Role = trunk.RoleHost
+		hd := l.Header(trunk.TypeHelloAck)
+		b, _ = ack.Append(nil, &hd, p.keys)
+	case trunk.TypeHelloAck:
+		var m trunk.HelloAck
+		if m.Parse(p.reader.Body()) != trunk.OK {
+			return
+		}
+		ack, reply, _ := l.OnHelloAck(h, &m)
+		if !reply {
+			return
+		}
+		ack.Role = trunk.RoleHost
+		hd := l.Header(trunk.TypeHelloAck)
+		b, _ = ack.Append(nil, &hd, p.keys)
+	case trunk.TypeKeepalive:
+		var m trunk.Keepalive
+		if m.Parse(p.reader.Body()) != trunk.OK || m.Reply || !l.Accept(h, m.To) {
+			return
+		}
+		m.Reply, m.To = true, h.Epoch
+		hd := l.Header(trunk.TypeKeepalive)
+		b, _ = m.Append(nil, &hd, p.keys)
+	default:
+		return
+	}
+	p.send(host, from, b)
+}
+
+// send sends one datagram of a Host at once.
+func (p *usherPeer) send(host int, relay load.Endpoint, d []byte) {
+	if len(d) == 0 {
+		return
+	}
+	p.env.Raw.Push(p.env.HostAddr(host), relay, copy(p.env.Raw.Buffer(), d))
+	p.env.Raw.Flush()
+}
+
+func (p *usherPeer) SplitDown(d []byte, out [][]byte) [][]byte { return append(out, d) }

@@ -1,0 +1,218 @@
+package icelite
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/usher-rtc/usher/internal/stun"
+)
+
+func total(ps []Outgoing) (n int) {
+	for _, p := range ps {
+		n += len(p.Data)
+	}
+	return n
+}
+
+// What design asks of the first path: one answer, checks of our own and four
+// DTLS hellos of 149 bytes fit, and never more than 1,200 bytes in all.
+func TestFirstPathMayBeSent1200BytesOnceASession(t *testing.T) {
+	h := newHarness(t)
+	spent := total(h.check(pathA, checkOpts{}))
+	for range 4 {
+		if _, _, v, ok := h.a.Allow(h.now, 149); !ok || v {
+			t.Fatalf("a hello does not fit after %d bytes", spent)
+		}
+		spent += 149
+	}
+	for range 20 {
+		if _, _, _, ok := h.a.Allow(h.now, 149); ok {
+			spent += 149
+		}
+	}
+	// A second check can still be answered, and a check of ours sent with it.
+	h.sleep(10 * time.Millisecond)
+	ps := h.check(pathA, checkOpts{})
+	if len(ps) == 0 {
+		t.Fatal("hellos used up the room for an answer")
+	}
+	spent += total(ps)
+	sent, _ := h.wait(20 * time.Second)
+	spent += total(sent)
+	if spent > firstPathBytes || spent < 1000 {
+		t.Errorf("%d bytes went out", spent)
+	}
+	if i := h.info(pathA); i.Unsent == 0 || i.BytesOut != uint64(spent) {
+		t.Errorf("path statistics %+v, spent %d", i, spent)
+	}
+
+	// No other path ever gets that much for one check.
+	h = newHarness(t)
+	h.check(pathA, checkOpts{})
+	c := h.makeCheck(checkOpts{})
+	spent = total(h.stunFrom(pathC, relay1, c))
+	sent, _ = h.wait(20 * time.Second)
+	for _, o := range sent {
+		if o.Path == pathC {
+			spent += len(o.Data)
+		}
+	}
+	if spent > 3*len(c.raw) || spent < 2*len(c.raw) {
+		t.Errorf("%d bytes for a check of %d", spent, len(c.raw))
+	}
+}
+
+// A client all of whose packets to us arrive and few of ours to it still gets
+// through: beyond the allowance, as much as came in may go out.
+func TestFirstPathIsNotStuckWhenItsAllowanceIsUsedUp(t *testing.T) {
+	h := newHarness(t)
+	in, out := 0, 0
+	for range 200 {
+		c := h.makeCheck(checkOpts{})
+		in += len(c.raw)
+		out += total(h.stunFrom(pathA, relay1, c))
+		sent, _ := h.wait(62 * time.Millisecond)
+		out += total(sent)
+		if out > max(firstPathBytes, in) {
+			t.Fatalf("%d bytes out for %d in", out, in)
+		}
+	}
+	c := h.makeCheck(checkOpts{})
+	ps := h.stunFrom(pathA, relay1, c)
+	own, ok := findOwnCheck(h, ps, pathA)
+	for i := 0; !ok && i < 20; i++ {
+		h.wait(100 * time.Millisecond)
+		own, ok = findOwnCheck(h, h.check(pathA, checkOpts{}), pathA)
+	}
+	if !ok {
+		t.Fatal("no own check any more")
+	}
+	h.answer(clone([]Outgoing{own})[0], creds(1))
+	h.wantState(StateConnected, ReasonNone)
+}
+
+// C42: an unauthenticated address gets nothing more than it sent, whatever it
+// sends and however often.
+func TestStrangersGetNoMoreThanTheySent(t *testing.T) {
+	h := newHarness(t)
+	h.prove(pathA, checkOpts{}, 20*time.Millisecond)
+	in, out := 0, 0
+	for i := range 1000 {
+		var c packet
+		switch i % 4 {
+		case 0:
+			c = h.makeCheck(checkOpts{password: "guess"})
+		case 1:
+			c = h.makeCheck(checkOpts{creds: creds(7)})
+		case 2:
+			var b stun.Builder
+			b.Reset(nil, stun.BindingRequest, h.freshID())
+			c = h.parse(b.Bytes())
+		default:
+			var b stun.Builder
+			b.Reset(nil, 0x0003, h.freshID())
+			c = h.parse(b.Bytes())
+		}
+		in += len(c.raw)
+		out += total(h.stunFrom(pathX, relay1, c))
+		sent, _ := h.wait(5 * time.Millisecond)
+		for _, o := range sent {
+			if o.Path == pathX {
+				out += len(o.Data)
+			}
+		}
+		if out > in {
+			t.Fatalf("%d bytes out for %d in", out, in)
+		}
+	}
+	if out == 0 {
+		t.Error("nobody was refused: this test shows nothing")
+	}
+	if h.has(pathX) {
+		t.Error("a stranger has a path")
+	}
+}
+
+// SRTP that only claims a known SSRC pays for the check it causes, byte by
+// byte, and strangers cannot cause checks without end.
+func TestSRTPFromStrangersPaysForItsCheck(t *testing.T) {
+	h := newHarness(t)
+	h.prove(pathA, checkOpts{}, 20*time.Millisecond)
+	in, out := 0, 0
+	for range 2000 {
+		if v := h.data(pathX, relay1, stun.ClassRTP, true, 24); v != DeliverSRTP {
+			t.Fatalf("verdict %v", v)
+		}
+		in += 24
+		out += total(h.out.Packets)
+		sent, _ := h.wait(time.Millisecond)
+		for _, o := range sent {
+			if o.Path == pathX {
+				out += len(o.Data)
+			}
+		}
+		if out > in {
+			t.Fatalf("%d bytes out for %d in", out, in)
+		}
+	}
+	if out == 0 {
+		t.Fatal("no check was sent")
+	}
+
+	// From many ports at once: a few checks, and the proven path stays.
+	h = newHarness(t)
+	h.prove(pathA, checkOpts{}, 20*time.Millisecond)
+	checks := 0
+	for i := range 4000 {
+		p := pathX
+		p.Client = netip.AddrPortFrom(p.Client.Addr(), uint16(1000+i))
+		h.data(p, relay1, stun.ClassRTP, true, 200)
+		checks += len(h.out.Packets)
+		h.sleep(time.Millisecond)
+		h.poll()
+	}
+	if checks == 0 || checks > triggerBurst+int(4*time.Second/time.Duration(triggerInterval)) {
+		t.Errorf("%d checks to strangers in 4 s", checks)
+	}
+	if len(h.a.Paths()) > 1+maxProvisional || !h.has(pathA) {
+		t.Errorf("%d paths", len(h.a.Paths()))
+	}
+	h.wantCurrent(pathA)
+}
+
+// Proof that ran out must not leave a path with the counters of its best days:
+// it could never be asked again.
+func TestLapsedPathStartsOverWithItsLimits(t *testing.T) {
+	h := newHarness(t)
+	h.prove(pathA, checkOpts{}, 10*time.Millisecond)
+	h.prove(pathC, checkOpts{}, 10*time.Millisecond)
+	h.sleep(600 * time.Millisecond)
+	h.rtp(pathC)
+	h.wantCurrent(pathC)
+	for range 1000 {
+		h.a.Allow(h.now, 1000)
+	}
+	h.rtp(pathA)
+	h.sleep(100 * time.Millisecond)
+	h.rtp(pathA)
+	h.wantCurrent(pathA)
+	// C is asked for a last time while it is proven, stays silent, and checks
+	// again just before it would be forgotten.
+	h.keepAlive(25*time.Second, pathA, creds(1))
+	h.check(pathC, checkOpts{})
+	h.keepAlive(10*time.Second, pathA, creds(1))
+	if h.info(pathC).Validated {
+		t.Fatal("still proven after 30 s")
+	}
+	c := h.makeCheck(checkOpts{})
+	ps := clone(h.stunFrom(pathC, relay1, c))
+	own := h.ownCheckIn(ps, pathC)
+	if total(ps) > 3*len(c.raw) {
+		t.Errorf("%d bytes out for %d", total(ps), len(c.raw))
+	}
+	h.answer(own, creds(1))
+	if !h.info(pathC).Validated {
+		t.Error("not proven again")
+	}
+}

@@ -1,0 +1,196 @@
+package udpbatch
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func ptr[T any](p *T) unsafe.Pointer { return unsafe.Pointer(p) }
+
+// newServer picks the path: batched if all sockets are.
+func newServer(conns []*Conn, cfg GroupConfig) (server, error) {
+	for _, c := range conns {
+		if _, ok := c.t.(*mmsgConn); !ok {
+			return newPortableServer(conns)
+		}
+	}
+	return newEpollServer(conns, cfg)
+}
+
+// epollServer serves batched sockets with one thread.
+type epollServer struct {
+	conns []*mmsgConn
+	in    *receiver
+	// coarse says that the kernel has no epoll_pwait2.
+	coarse bool
+	events []unix.EpollEvent
+
+	stopping atomic.Bool
+	// woken is set from a wake until the loop has seen it, so that many wakes cost one
+	// system call.
+	woken atomic.Bool
+
+	mu      sync.Mutex // guards the descriptors against use after release
+	epfd    int
+	eventfd int
+}
+
+const wakeIndex = -1 // stands for the eventfd among the events
+
+func newEpollServer(conns []*Conn, cfg GroupConfig) (_ *epollServer, err error) {
+	s := &epollServer{
+		in:      newReceiver(cfg.Batch, cfg.SlotSize),
+		events:  make([]unix.EpollEvent, len(conns)+1),
+		epfd:    -1,
+		eventfd: -1,
+	}
+	defer func() {
+		if err != nil {
+			s.release()
+			err = fmt.Errorf("udpbatch: %w", err)
+		}
+	}()
+	if s.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if s.eventfd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: wakeIndex}
+	if err = unix.EpollCtl(s.epfd, unix.EPOLL_CTL_ADD, s.eventfd, &ev); err != nil {
+		return nil, os.NewSyscallError("epoll_ctl", err)
+	}
+	for i, c := range conns {
+		m := c.t.(*mmsgConn)
+		if err = m.watch(s.epfd, i); err != nil {
+			return nil, err
+		}
+		s.conns = append(s.conns, m)
+	}
+	return s, nil
+}
+
+func (s *epollServer) serve(h Handler) {
+	// A thread that changes hands costs a wake-up of the scheduler for each wait.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	fails := 0 // rounds in which sockets reported nothing but errors
+	for !s.stopping.Load() {
+		n := s.wait(h.Idle(time.Now()))
+		received, failed := false, false
+		for _, ev := range s.events[:n] {
+			if ev.Fd == wakeIndex {
+				s.drainWakes()
+				continue
+			}
+			if s.stopping.Load() {
+				break // what is queued is for whoever has the sockets next
+			}
+			got, errno := s.in.read(s.conns[ev.Fd])
+			if got > 0 {
+				received = true
+				s.in.deliver(s.conns[ev.Fd], int(ev.Fd), got, h)
+			}
+			failed = failed || errno != 0
+		}
+		switch {
+		case received || !failed:
+			fails = 0
+		default:
+			if fails++; fails > maxReadFailures {
+				time.Sleep(readPause)
+			}
+		}
+	}
+}
+
+// wait waits for events and returns their number.
+func (s *epollServer) wait(d time.Duration) int {
+	for {
+		n, errno := s.epollWait(d)
+		switch errno {
+		case 0:
+			return n
+		case unix.ENOSYS:
+			if s.coarse {
+				panic("udpbatch: the kernel has no epoll_pwait")
+			}
+			s.coarse = true
+		case unix.EINTR:
+			return 0 // Idle works out anew how long to wait
+		default:
+			// The descriptors and buffers are ours: only a bug leads here.
+			panic("udpbatch: epoll_pwait: " + errno.Error())
+		}
+	}
+}
+
+// epollWait tells the scheduler that it may block (Syscall6), so that a
+// collection need not wait for it.
+func (s *epollServer) epollWait(d time.Duration) (int, unix.Errno) {
+	events := uintptr(unsafe.Pointer(&s.events[0]))
+	if s.coarse {
+		ms := -1
+		if d > 0 {
+			const longest = 1 << 30
+			ms = int(min((d+time.Millisecond-1)/time.Millisecond, longest))
+		}
+		n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(s.epfd), events, uintptr(len(s.events)), uintptr(ms), 0, 0)
+		return int(n), errno
+	}
+	// struct __kernel_timespec is 64 bits wide on every machine.
+	var ts *[2]int64
+	if d > 0 {
+		ts = &[2]int64{int64(d / time.Second), int64(d % time.Second)}
+	}
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(s.epfd), events, uintptr(len(s.events)), uintptr(unsafe.Pointer(ts)), 0, 0)
+	return int(n), errno
+}
+
+func (s *epollServer) wake() {
+	if s.woken.Swap(true) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.eventfd >= 0 {
+		one := [8]byte{1}                    // any number but 0, in either byte order
+		_, _ = unix.Write(s.eventfd, one[:]) // it fails only when a wake is pending
+	}
+}
+
+// drainWakes resets the eventfd first and woken second: a wake in between
+// writes nothing, and the Idle to come is after it.
+func (s *epollServer) drainWakes() {
+	var count [8]byte
+	_, _ = unix.Read(s.eventfd, count[:]) // epoll said that there is something
+	s.woken.Store(false)
+}
+
+func (s *epollServer) stop() {
+	s.stopping.Store(true)
+	s.wake()
+}
+
+func (s *epollServer) release() {
+	for _, c := range s.conns {
+		c.rmu.Lock()
+		c.unwatch()
+		c.rmu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, fd := range []int{s.eventfd, s.epfd} {
+		if fd >= 0 {
+			_ = unix.Close(fd) // nothing can be lost
+		}
+	}
+	s.eventfd, s.epfd = -1, -1
+}

@@ -1,0 +1,219 @@
+package relay
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/config"
+	"github.com/usher-rtc/usher/internal/trunk"
+	"github.com/usher-rtc/usher/ufrag"
+)
+
+// ConfigError is returned by [New] for a bad configuration and names the field.
+type ConfigError = config.Error
+
+// Ingress is an address that clients send to.
+type Ingress struct {
+	// ID stands for the advertised address in frames and in the flow store; it
+	// is the same at every relay behind that address.
+	ID uint16
+	// Listen is the local address of this relay's sockets. Port 0 takes any. On
+	// a wildcard address replies leave from the address the client sent to.
+	Listen netip.AddrPort
+	// Advertise is what clients use, when a balancer translates addresses. The
+	// zero value means Listen. The relay only reports it.
+	Advertise netip.AddrPort
+}
+
+// Config describes a Server. Ingresses, Codec, TrunkKeys and AllowUpstream are
+// required; all other fields have defaults.
+type Config struct {
+	// Ingresses are the public addresses, each with an id of its own.
+	Ingresses []Ingress
+	// Trunk is the local address for the link to Hosts. Worker i uses port+i;
+	// port 0 takes any, but then Hosts cannot teach a restarted relay its flows
+	// before it has heard from their clients. The zero value is [::]:0.
+	Trunk netip.AddrPort
+	// Peers are Hosts to say hello to at the start, so that they announce
+	// flows that this relay had before a restart. Optional: other Hosts are met
+	// when one side sends.
+	Peers []netip.AddrPort
+	// Workers is the number of threads and of sockets for each ingress. 0 means
+	// GOMAXPROCS on Linux and 1 elsewhere. More than one needs Linux. Keep it the
+	// same over restarts: it decides which trunk ports exist.
+	Workers int
+	// Cluster is this relay's cluster, 0 to 4095; ufrags of others are dropped.
+	Cluster uint16
+
+	// Codec decodes ufrags and derives passwords.
+	Codec ufrag.Codec
+	// TrunkKeys authenticate the link to Hosts.
+	TrunkKeys *ufrag.Keyring
+	// Resolver finds the address of a route's host. nil means
+	// ufrag.EmbeddedIPv4.
+	Resolver ufrag.Resolver
+	// AllowUpstream lists the networks of Hosts. The relay sends to and accepts
+	// frames from no other address, whatever a ufrag says.
+	AllowUpstream []netip.Prefix
+	// SkipIntegrity turns off the check of MESSAGE-INTEGRITY when a flow is made
+	// or contested. Only for codecs that cannot derive the password.
+	SkipIntegrity bool
+
+	// MaxFlows is the most flows of all workers together, each having an equal
+	// share. 0 means flowtable.DefaultMaxFlows. A quarter may be unconfirmed.
+	MaxFlows int
+	// IdleTimeout ends a confirmed flow without traffic from its Host. 0 means
+	// flowtable.DefaultIdleTimeout (30 s).
+	IdleTimeout time.Duration
+	// UnconfirmedTimeout is the same for a flow whose client has not yet
+	// answered its Host. 0 means flowtable.DefaultUnconfirmedTimeout (10 s).
+	UnconfirmedTimeout time.Duration
+
+	// TrunkMTU is the most bytes of UDP payload in a datagram with several
+	// frames: 576 to 65507. 0 means 1,400. A larger packet travels alone.
+	TrunkMTU int
+	// MaxBatchDelay holds packets back to fill datagrams to Hosts, at most this
+	// long, at the cost of a copy: up to 100 ms. 0 bundles only what arrived
+	// together.
+	MaxBatchDelay time.Duration
+	// ReadBuffer is the kernel's receive buffer in bytes to ask for, for each
+	// socket. 0 means 4 MiB. Less granted is logged once.
+	ReadBuffer int
+
+	// Logger gets a few lines; nil means slog.Default(). What strangers can
+	// cause is rate-limited.
+	Logger *slog.Logger
+	// Trace observes single flows and drops; nil for none.
+	Trace *Trace
+}
+
+const (
+	defaultReadBuffer = 4 << 20 // 80 ms of full-size video at 400,000 packets a second
+	minTrunkMTU       = 576     // what every IPv4 host must accept (RFC 791)
+	maxBatchDelay     = 100 * time.Millisecond
+	maxCluster        = 1<<12 - 1
+)
+
+// withDefaults returns the configuration that New works with.
+func (c Config) withDefaults() (Config, error) {
+	if c.Workers == 0 {
+		c.Workers = 1
+		if runtime.GOOS == "linux" {
+			c.Workers = runtime.GOMAXPROCS(0)
+		}
+	}
+	if !c.Trunk.IsValid() {
+		c.Trunk = netip.AddrPortFrom(netip.IPv6Unspecified(), c.Trunk.Port())
+	}
+	if c.Resolver == nil {
+		c.Resolver = ufrag.EmbeddedIPv4{}
+	}
+	if c.MaxFlows == 0 {
+		c.MaxFlows = flowtable.DefaultMaxFlows
+	}
+	if c.TrunkMTU == 0 {
+		c.TrunkMTU = trunk.DefaultMTU
+	}
+	if c.ReadBuffer == 0 {
+		c.ReadBuffer = defaultReadBuffer
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Trace == nil {
+		c.Trace = new(Trace)
+	}
+	return c, c.validate()
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Codec == nil:
+		return config.Errorf("Codec", "required")
+	case c.TrunkKeys == nil:
+		return config.Errorf("TrunkKeys", "required")
+	case c.TrunkKeys.MintID() == 0:
+		return config.Errorf("TrunkKeys", "has no keys")
+	case c.Cluster > maxCluster:
+		return config.Errorf("Cluster", "%d is not in 0..%d", c.Cluster, maxCluster)
+	case c.Workers < 1 || c.Workers > 1024:
+		return config.Errorf("Workers", "%d is not in 1..1024", c.Workers)
+	case c.Workers > 1 && runtime.GOOS != "linux":
+		return config.Errorf("Workers", "more than one needs Linux")
+	case c.Trunk.Port() != 0 && int(c.Trunk.Port())+c.Workers-1 > 65535:
+		return config.Errorf("Trunk", "no room for %d ports from %d on", c.Workers, c.Trunk.Port())
+	case c.MaxFlows < c.Workers:
+		return config.Errorf("MaxFlows", "%d is less than one for each of %d workers", c.MaxFlows, c.Workers)
+	case c.MaxFlows/c.Workers > flowtable.MaxFlowsLimit-1:
+		return config.Errorf("MaxFlows", "%d is more than %d for each worker", c.MaxFlows, flowtable.MaxFlowsLimit-1)
+	case c.TrunkMTU < minTrunkMTU || c.TrunkMTU > trunk.MaxDatagram:
+		return config.Errorf("TrunkMTU", "%d is not in %d..%d", c.TrunkMTU, minTrunkMTU, trunk.MaxDatagram)
+	case c.MaxBatchDelay < 0 || c.MaxBatchDelay > maxBatchDelay:
+		return config.Errorf("MaxBatchDelay", "%v is not in 0..%v", c.MaxBatchDelay, maxBatchDelay)
+	case c.ReadBuffer < 0:
+		return config.Errorf("ReadBuffer", "negative")
+	}
+	if err := c.validateUpstream(); err != nil {
+		return err
+	}
+	return c.validateIngresses()
+}
+
+func (c *Config) validateUpstream() error {
+	if len(c.AllowUpstream) == 0 {
+		return config.Errorf("AllowUpstream", "empty: nothing could be forwarded; list the networks of your Hosts")
+	}
+	for i, p := range c.AllowUpstream {
+		if !p.IsValid() {
+			return config.Errorf(fmt.Sprintf("AllowUpstream[%d]", i), "not a prefix")
+		}
+	}
+	allow := ufrag.Allow(c.AllowUpstream, nil)
+	for i, p := range c.Peers {
+		if !p.IsValid() || p.Port() == 0 || !allow.Contains(p.Addr()) {
+			return config.Errorf(fmt.Sprintf("Peers[%d]", i), "%v is not an address inside AllowUpstream", p)
+		}
+	}
+	return nil
+}
+
+func (c *Config) validateIngresses() error {
+	if len(c.Ingresses) == 0 {
+		return config.Errorf("Ingresses", "need at least one")
+	}
+	if len(c.Ingresses) > trunk.MaxIngresses {
+		return config.Errorf("Ingresses", "%d are more than %d", len(c.Ingresses), trunk.MaxIngresses)
+	}
+	ids := make(map[uint16]int)
+	addrs := make(map[netip.AddrPort]int)
+	for i, in := range c.Ingresses {
+		field := fmt.Sprintf("Ingresses[%d]", i)
+		if j, ok := ids[in.ID]; ok {
+			return config.Errorf(field+".ID", "%d is also the id of Ingresses[%d]", in.ID, j)
+		}
+		ids[in.ID] = i
+		a := in.Listen.Addr()
+		switch {
+		case !a.IsValid():
+			return config.Errorf(field+".Listen", "required, such as 0.0.0.0:3478")
+		case a.IsMulticast():
+			return config.Errorf(field+".Listen", "%v is a multicast address", a)
+		case a.Is6() && a.IsLinkLocalUnicast():
+			return config.Errorf(field+".Listen", "%v is link-local; clients at link-local addresses are not served", a)
+		}
+		if in.Listen.Port() != 0 {
+			if j, ok := addrs[in.Listen]; ok {
+				return config.Errorf(field+".Listen", "%v is also that of Ingresses[%d]", in.Listen, j)
+			}
+			addrs[in.Listen] = i
+		}
+		if adv := in.Advertise; adv.IsValid() && (adv.Port() == 0 || adv.Addr().IsUnspecified() || adv.Addr().IsMulticast()) {
+			return config.Errorf(field+".Advertise", "%v is not an address that clients can send to", adv)
+		}
+	}
+	return nil
+}

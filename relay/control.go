@@ -1,0 +1,280 @@
+package relay
+
+import (
+	"crypto/rand"
+	"net/netip"
+	"time"
+
+	"github.com/usher-rtc/usher/internal/forward"
+	"github.com/usher-rtc/usher/internal/trunk"
+	"github.com/usher-rtc/usher/internal/udpbatch"
+)
+
+const (
+	// housekeeping is the interval of everything that is not due at a packet:
+	// greeting peers again, expiry on a quiet relay, log lines, the heartbeat.
+	housekeeping = 250 * time.Millisecond
+	// greetFor is how long the relay goes on greeting a peer that it sends to
+	// and that has never answered.
+	greetFor = 10 * time.Second
+	// forgetAfter is how long a silent peer is remembered. Its sequence numbers
+	// go with it, so it must be longer than any flow may be silent.
+	forgetAfter = time.Hour
+	// logEvery is the least time between two lines about one reason.
+	logEvery = time.Minute
+)
+
+// peer is a Host as one worker sees it.
+type peer struct {
+	addr   netip.AddrPort
+	link   *trunk.Link
+	head   trunk.Header
+	bundle bundle
+	kept   []byte // payloads of bundle, if MaxBatchDelay holds them
+	used   time.Time
+	met    time.Time
+	always bool // configured
+	told   bool // knows that this relay drains
+}
+
+// keep copies a payload to where it may stay until the bundle leaves.
+func (p *peer) keep(payload []byte, mtu int) []byte {
+	if p.bundle.Len() == 0 {
+		p.kept = p.kept[:0]
+	}
+	if cap(p.kept)-len(p.kept) < len(payload) {
+		// Only for the first payload of a bundle: the others fit into the MTU.
+		p.kept = make([]byte, 0, max(mtu, len(payload)))
+	}
+	at := len(p.kept)
+	p.kept = append(p.kept, payload...)
+	return p.kept[at:]
+}
+
+// control is the state of a worker for control datagrams.
+type control struct {
+	hellos     trunk.Hello
+	acks       trunk.HelloAck
+	announces  trunk.Announce
+	keepalives trunk.Keepalive
+	goodbyes   trunk.Goodbye
+	pieces     []byte // datagrams one after the other
+	ends       []int
+	dests      []netip.AddrPort
+	messages   []udpbatch.Message
+	bufs       [][]byte
+}
+
+// peer returns what the worker knows about a Host, and greets a new one.
+func (w *worker) peer(addr netip.AddrPort) *peer {
+	if p := w.lastPeer; p != nil && p.addr == addr {
+		return p
+	}
+	p := w.peers[addr]
+	if p == nil {
+		var secret [16]byte
+		_, _ = rand.Read(secret[:]) // never fails, says its documentation
+		p = &peer{addr: addr, link: trunk.NewLink(w.srv.epoch, secret), met: w.now, used: w.now}
+		w.peers[addr] = p
+		w.hello(p)
+	}
+	w.lastPeer = p
+	return p
+}
+
+// hello greets a peer whose epoch is not proven, not too often.
+func (w *worker) hello(p *peer) {
+	nonce, ok := p.link.Hello(w.now)
+	if !ok {
+		return
+	}
+	h := p.link.Header(trunk.TypeHello)
+	m := trunk.Hello{Nonce: nonce, Role: trunk.RoleRelay, Ingresses: w.srv.ids}
+	out, ok := m.Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+	w.post(p, out, ok)
+}
+
+// post queues a control datagram that was appended to w.pieces.
+func (w *worker) post(p *peer, out []byte, ok bool) {
+	if !ok {
+		return
+	}
+	w.pieces = out
+	w.ends = append(w.ends, len(out))
+	w.dests = append(w.dests, p.addr)
+}
+
+// writeControl sends the queued control datagrams.
+func (w *worker) writeControl() {
+	if len(w.dests) == 0 {
+		return
+	}
+	at := 0
+	for i, end := range w.ends {
+		w.bufs = append(w.bufs, w.pieces[at:end])
+		w.messages = append(w.messages, udpbatch.Message{To: w.dests[i]})
+		at = end
+	}
+	for i := range w.messages {
+		w.messages[i].Buffers = w.bufs[i : i+1]
+	}
+	w.trunkConn().WriteBatch(w.messages) // a lost one is asked for again
+	w.pieces, w.ends, w.dests = w.pieces[:0], w.ends[:0], w.dests[:0]
+	w.messages, w.bufs = w.messages[:0], w.bufs[:0]
+}
+
+// onControl handles the control datagram in w.reader. The link has observed it.
+func (w *worker) onControl(p *peer) {
+	body := w.reader.Body()
+	problem := trunk.OK
+	switch w.header.Type {
+	case trunk.TypeHello:
+		if problem = w.hellos.Parse(body); problem == trunk.OK {
+			ack := p.link.OnHello(&w.header, &w.hellos)
+			w.ack(p, &ack)
+		}
+	case trunk.TypeHelloAck:
+		if problem = w.acks.Parse(body); problem == trunk.OK {
+			if ack, reply, _ := p.link.OnHelloAck(&w.header, &w.acks); reply {
+				w.ack(p, &ack)
+			}
+		}
+	case trunk.TypeAnnounce:
+		if problem = w.announces.Parse(body); problem == trunk.OK {
+			w.onAnnounce(p)
+		}
+	case trunk.TypeKeepalive:
+		if problem = w.keepalives.Parse(body); problem == trunk.OK {
+			if m := &w.keepalives; w.fresh(p, m.To) && !m.Reply {
+				h := p.link.Header(trunk.TypeKeepalive)
+				out, ok := (&trunk.Keepalive{To: w.header.Epoch, Token: m.Token, Reply: true}).Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+				w.post(p, out, ok)
+			}
+		}
+	case trunk.TypeGoodbye:
+		if problem = w.goodbyes.Parse(body); problem == trunk.OK {
+			w.onGoodbye(p)
+		}
+	}
+	if problem != trunk.OK {
+		w.drop(forward.TrunkMalformed, p.addr, 0)
+	}
+}
+
+func (w *worker) ack(p *peer, m *trunk.HelloAck) {
+	m.Role, m.Ingresses = trunk.RoleRelay, w.srv.ids
+	h := p.link.Header(trunk.TypeHelloAck)
+	out, ok := m.Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+	w.post(p, out, ok)
+}
+
+// fresh reports whether a control datagram may act; if not, the peers have to
+// get to know each other again.
+func (w *worker) fresh(p *peer, to uint64) bool {
+	if p.link.Accept(&w.header, to) {
+		return true
+	}
+	w.hello(p)
+	return false
+}
+
+// onAnnounce learns the flows that a Host says are here.
+func (w *worker) onAnnounce(p *peer) {
+	m := &w.announces
+	if !w.fresh(p, m.To) || m.Reply {
+		return
+	}
+	for i := range m.Flows {
+		w.core.Announced(&m.Flows[i], p.addr, &w.delivery)
+		if w.delivery.Event != forward.EventNone {
+			w.peerEvent(&w.delivery)
+		}
+	}
+	h := p.link.Header(trunk.TypeAnnounce)
+	out, _, ok := (&trunk.Announce{To: w.header.Epoch, Token: m.Token, Reply: true}).Append(w.pieces, &h, w.srv.cfg.TrunkKeys, 0)
+	w.post(p, out, ok)
+}
+
+// onGoodbye answers. Flows of a Host that leaves end by their idle limit: it may
+// be draining, and its clients may come back to it.
+func (w *worker) onGoodbye(p *peer) {
+	m := &w.goodbyes
+	if !w.fresh(p, m.To) {
+		return
+	}
+	if m.Reply {
+		p.told = m.Reason == trunk.ReasonDraining
+		return
+	}
+	h := p.link.Header(trunk.TypeGoodbye)
+	out, ok := (&trunk.Goodbye{To: w.header.Epoch, Token: m.Token, Reply: true, Reason: m.Reason}).Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+	w.post(p, out, ok)
+	if m.Reason == trunk.ReasonClosed {
+		p.link.Forget()
+	}
+}
+
+// goodbye tells all known Hosts that have not confirmed it that this relay
+// leaves.
+func (w *worker) goodbye(reason trunk.Reason) {
+	for _, p := range w.peers {
+		epoch, proven := p.link.Peer()
+		if !proven || p.told && reason == trunk.ReasonDraining {
+			continue
+		}
+		h := p.link.Header(trunk.TypeGoodbye)
+		out, ok := (&trunk.Goodbye{To: epoch, Reason: reason}).Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+		w.post(p, out, ok)
+	}
+	w.writeControl()
+}
+
+// housekeep is called a few times a second, whatever the traffic.
+func (w *worker) housekeep() {
+	w.dropsTraced = 0
+	for _, addr := range w.srv.cfg.Peers {
+		w.peer(addr).always = true
+	}
+	for addr, p := range w.peers {
+		_, proven := p.link.Peer()
+		switch {
+		case p.bundle.Builder == nil && !p.always && w.now.Sub(p.used) > forgetAfter:
+			delete(w.peers, addr)
+			if w.lastPeer == p {
+				w.lastPeer = nil
+			}
+		case !proven && (p.always || w.now.Sub(p.met) < greetFor):
+			w.hello(p)
+		}
+	}
+	w.writeControl()
+	if w.srv.draining.Load() {
+		w.goodbye(trunk.ReasonDraining)
+	}
+	if w.index == 0 {
+		w.logDrops()
+	}
+}
+
+// logged is what was last said about a reason to drop packets.
+type logged struct {
+	at    time.Time
+	count uint64
+}
+
+// logDrops writes a line for each reason that has new drops at any worker, at
+// most one a minute: a stranger must not be able to fill the disk.
+func (w *worker) logDrops() {
+	var sum [numCounters]uint64
+	for _, o := range w.srv.workers {
+		o.counts.add(&sum)
+	}
+	for r := forward.None + 1; r < forward.NumReasons; r++ {
+		l, count := &w.logged[r], sum[cDrops+int(r)]
+		if count == l.count || !l.at.IsZero() && w.now.Sub(l.at) < logEvery {
+			continue
+		}
+		w.srv.log.Warn("dropped packets", "reason", r.String(), "count", count-l.count)
+		l.at, l.count = w.now, count
+	}
+}

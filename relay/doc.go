@@ -1,0 +1,41 @@
+// Package relay is the public, stateless front of a fleet: it hands each packet
+// of a WebRTC client to the one process that owns the client's session, and the
+// answers back, without reading any of them.
+//
+// It owns sockets, workers, the trunk to Hosts, health and statistics. It
+// refuses to decrypt, to terminate anything, to ask a database in the packet
+// path, and to send a byte of its own to a client.
+//
+// # The life of a packet
+//
+// A client has an SDP answer with the relay's address as the only candidate and
+// a ufrag that carries the route to its session. Its first packet, a STUN
+// check, arrives at one of the workers: each is a thread with its own
+// SO_REUSEPORT socket for every ingress, and the kernel picks one by addresses
+// and ports. The worker reads up to 64 datagrams at once, takes the lock of its
+// shard of the flow table once, and asks internal/forward about each. For the
+// check that means: decode the ufrag, resolve the route, hold the address
+// against AllowUpstream, verify MESSAGE-INTEGRITY with the password derived
+// from the ufrag, make an unconfirmed flow. The check goes into a frame behind
+// the client's address and the ingress id; all frames for one Host that are
+// there travel in one datagram. Payloads are not copied: the kernel gathers the
+// datagram from the receive slots.
+//
+// The Host answers to the worker's trunk address. The frame names client and
+// ingress, so the worker needs no flow to deliver it; it only notes that the
+// flow is alive, and, when the frame is marked validated, that the client
+// really is there. The answer leaves from the socket and address of the
+// ingress. From then on media follows the flow in both directions.
+//
+// A flow lives as long as its Host sends. After a restart of the relay it comes
+// back with the Host's announcement, with its next validated frame, or with the
+// client's next check, whichever is first.
+//
+// # Operation
+//
+// [Server.Stats] has a counter for every reason to drop a packet; they answer
+// most questions. [Server.Handler] serves health and a list of flows over HTTP;
+// keep it off the public address. [Server.Shutdown] drains. Changing a
+// configuration needs a restart, except for keys and resolver, which reload
+// themselves.
+package relay

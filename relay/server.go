@@ -1,0 +1,307 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/forward"
+	"github.com/usher-rtc/usher/internal/trunk"
+	"github.com/usher-rtc/usher/internal/udpbatch"
+)
+
+// ErrServerClosed is what [Server.Serve] returns after Close or Shutdown. It
+// wraps net.ErrClosed.
+var ErrServerClosed = fmt.Errorf("relay: server closed: %w", net.ErrClosed)
+
+// Server is a relay. Make it with [New]; its methods are safe for concurrent
+// use.
+type Server struct {
+	cfg       Config
+	log       *slog.Logger
+	ingresses []Ingress // bound
+	byID      []int16   // ingress id -> index in ingresses, or -1
+	ids       []uint16
+	start     time.Time
+	epoch     uint64
+	shards    []*flowtable.Table
+	workers   []*worker
+
+	mu       sync.Mutex
+	serving  bool
+	served   chan struct{} // closed when Serve has nothing left to do
+	closing  chan struct{}
+	closed   chan struct{} // closed when everything is
+	once     sync.Once
+	closeErr error
+
+	up       atomic.Bool // Serve runs
+	draining atomic.Bool
+}
+
+// New validates the configuration and binds all sockets; packets queue in the
+// kernel until Serve. The error is a *ConfigError or wraps the system's.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, start: time.Now(),
+		ingresses: append([]Ingress(nil), cfg.Ingresses...),
+		served:    make(chan struct{}), closing: make(chan struct{}), closed: make(chan struct{}),
+	}
+	var seed [8]byte
+	_, _ = rand.Read(seed[:]) // never fails, says its documentation
+	s.epoch = binary.BigEndian.Uint64(seed[:])
+	if err := s.setUp(); err != nil {
+		for _, w := range s.workers {
+			_ = w.close()
+		}
+		return nil, err
+	}
+	s.warnBuffers(s.workers[0].conns)
+	return s, nil
+}
+
+func (s *Server) setUp() error {
+	for i := range s.cfg.Workers {
+		w := newWorker(s, i)
+		t, err := flowtable.New(flowtable.Config{
+			MaxFlows:           (s.cfg.MaxFlows + s.cfg.Workers - 1) / s.cfg.Workers,
+			IdleTimeout:        s.cfg.IdleTimeout,
+			UnconfirmedTimeout: s.cfg.UnconfirmedTimeout,
+			OnRemove:           w.removed,
+		})
+		if err != nil {
+			return err
+		}
+		s.shards = append(s.shards, t)
+		s.workers = append(s.workers, w)
+	}
+	for _, w := range s.workers {
+		if err := w.listen(); err != nil {
+			return err
+		}
+	}
+	maxID := 0
+	for _, in := range s.ingresses {
+		maxID = max(maxID, int(in.ID))
+		s.ids = append(s.ids, in.ID)
+	}
+	s.byID = make([]int16, maxID+1)
+	for i := range s.byID {
+		s.byID[i] = -1
+	}
+	for i := range s.ingresses {
+		in := &s.ingresses[i]
+		s.byID[in.ID] = int16(i)
+		if !in.Advertise.IsValid() {
+			in.Advertise = in.Listen
+		}
+	}
+	for i, w := range s.workers {
+		w.core = forward.New(forward.Config{
+			Cluster: s.cfg.Cluster, Codec: s.cfg.Codec, Resolver: s.cfg.Resolver,
+			Allow: s.cfg.AllowUpstream, SkipIntegrity: s.cfg.SkipIntegrity,
+			Ingresses: s.ids, Shards: s.shards, Own: i,
+		})
+	}
+	return nil
+}
+
+// Ingresses returns the ingresses with the addresses they are bound to.
+func (s *Server) Ingresses() []Ingress { return append([]Ingress(nil), s.ingresses...) }
+
+// TrunkAddrs returns the trunk address of each worker.
+func (s *Server) TrunkAddrs() []netip.AddrPort {
+	addrs := make([]netip.AddrPort, 0, len(s.workers))
+	for _, w := range s.workers {
+		addrs = append(addrs, w.trunkConn().LocalAddr())
+	}
+	return addrs
+}
+
+// Serve forwards packets until Close or Shutdown and returns ErrServerClosed.
+// It can be called once.
+func (s *Server) Serve() error {
+	s.mu.Lock()
+	switch {
+	case s.isClosing():
+		s.mu.Unlock()
+		return ErrServerClosed
+	case s.serving:
+		s.mu.Unlock()
+		return errors.New("relay: Serve was called before")
+	}
+	s.serving = true
+	s.mu.Unlock()
+
+	now := time.Since(s.start)
+	for _, w := range s.workers {
+		w.beat.Store(int64(now))
+	}
+	s.up.Store(true)
+	var wg sync.WaitGroup
+	for _, w := range s.workers {
+		wg.Go(func() {
+			if err := w.group.Serve(w); err != nil {
+				s.log.Error("worker ended", "worker", w.index, "error", err)
+			}
+		})
+	}
+	wg.Wait()
+	s.up.Store(false)
+	close(s.served)
+	<-s.closed
+	return ErrServerClosed
+}
+
+func (s *Server) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close stops at once and waits for every goroutine. Hosts are told.
+func (s *Server) Close() error {
+	s.once.Do(func() {
+		s.mu.Lock()
+		close(s.closing)
+		serving := s.serving
+		s.mu.Unlock()
+		errs := make([]error, len(s.workers))
+		var wg sync.WaitGroup
+		for i, w := range s.workers {
+			wg.Go(func() { errs[i] = w.close() })
+		}
+		wg.Wait()
+		if serving {
+			<-s.served
+		}
+		s.closeErr = errors.Join(errs...)
+		close(s.closed)
+	})
+	<-s.closed
+	return s.closeErr
+}
+
+// Shutdown drains: readiness turns false, Hosts are told that this relay is
+// about to go, and packets are forwarded as before until no flow is left or ctx
+// is done; then it closes. It returns ctx's error if flows were left.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.draining.Store(true)
+	for _, w := range s.workers {
+		w.group.Wake()
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for s.up.Load() && s.flows() > 0 {
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), s.Close())
+		case <-s.closed:
+			return s.closeErr
+		case <-tick.C:
+		}
+	}
+	return s.Close()
+}
+
+func (s *Server) flows() int {
+	n := 0
+	for _, t := range s.shards {
+		t.Lock()
+		n += t.Len()
+		t.Unlock()
+	}
+	return n
+}
+
+// Flows returns copies of at most limit flows; 0 means 1,000. While it runs,
+// flows come and go.
+func (s *Server) Flows(limit int) []flowtable.Flow {
+	if limit <= 0 {
+		limit = defaultFlowLimit
+	}
+	var flows []flowtable.Flow
+	for _, t := range s.shards {
+		for cursor, more := uint32(0), true; more && len(flows) < limit; more = cursor != 0 {
+			// A few at a time, so that no packet waits long for the lock.
+			t.Lock()
+			cursor = t.Walk(cursor, min(256, limit-len(flows)), func(f flowtable.Flow) { flows = append(flows, f) })
+			t.Unlock()
+		}
+	}
+	return flows
+}
+
+const defaultFlowLimit = 1000
+
+// listen opens the worker's sockets. The first worker's decide about ports that
+// are left to the system.
+func (w *worker) listen() error {
+	s := w.srv
+	reuse := len(s.workers) > 1
+	open := func(name string, addr netip.AddrPort, reuse bool) (*udpbatch.Conn, error) {
+		conn, err := udpbatch.Listen(udpbatch.SocketConfig{
+			Addr: addr, ReusePort: reuse, ReadBuffer: s.cfg.ReadBuffer, WriteBuffer: s.cfg.ReadBuffer, GSO: true,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("relay: %s: %w", name, err)
+		}
+		w.conns = append(w.conns, conn)
+		return conn, nil
+	}
+	for i := range s.ingresses {
+		in := &s.ingresses[i]
+		conn, err := open(fmt.Sprintf("Ingresses[%d].Listen", i), in.Listen, reuse)
+		if err != nil {
+			return err
+		}
+		in.Listen = conn.LocalAddr()
+		a := in.Listen.Addr()
+		w.clients[i].to4 = a.Is4() || a.IsUnspecified()
+		w.clients[i].to6 = a.Is6()
+	}
+	addr := s.cfg.Trunk
+	if addr.Port() != 0 {
+		addr = netip.AddrPortFrom(addr.Addr(), addr.Port()+uint16(w.index))
+	}
+	if _, err := open("Trunk", addr, false); err != nil {
+		return err
+	}
+	var err error
+	w.group, err = udpbatch.NewGroup(w.conns, udpbatch.GroupConfig{})
+	if err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	return nil
+}
+
+// close ends the worker, tells Hosts, and closes the sockets.
+func (w *worker) close() error {
+	if w.group == nil {
+		var err error
+		for _, c := range w.conns {
+			err = errors.Join(err, c.Close())
+		}
+		return err
+	}
+	w.group.Stop()
+	w.goodbye(trunk.ReasonClosed)
+	w.counts.publish()
+	return w.group.Close()
+}

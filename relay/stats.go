@@ -1,0 +1,175 @@
+package relay
+
+import (
+	"sync/atomic"
+
+	"github.com/usher-rtc/usher/internal/forward"
+	"github.com/usher-rtc/usher/internal/udpbatch"
+)
+
+// Counters are those of one worker, or of all. They only grow, except Flows,
+// Unconfirmed and Peers.
+type Counters struct {
+	// Packets and bytes of payload, in both directions. Every packet from a
+	// client is counted in FromClients, and then in ToUpstream (twice, if it is
+	// unverified and may belong to two owners) or in one of Drops. Every frame
+	// from a Host is counted in FromUpstream and then in ToClients or in Drops.
+	FromClients, FromClientsBytes   uint64
+	ToUpstream, ToUpstreamBytes     uint64
+	FromUpstream, FromUpstreamBytes uint64
+	ToClients, ToClientsBytes       uint64
+	// Datagrams on the trunk with data; a datagram carries one or more packets.
+	TrunkSent, TrunkReceived uint64
+	// TrunkControl counts received control datagrams.
+	TrunkControl uint64
+	// Unverified packets had no flow and went to their most likely owner.
+	Unverified uint64
+	// What happened to flows: made by a check; taught by a Host; another owner;
+	// a claim by another owner; taken from another worker; gone by time; gone
+	// to make room.
+	Created, Learned, Moved, Contested, Adopted, Expired, Evicted uint64
+	// Flows and Unconfirmed are how many there are.
+	Flows, Unconfirmed uint64
+	// Peers is the number of Hosts that the worker exchanges datagrams with.
+	Peers uint64
+	// Drops counts dropped packets by reason. Reasons that did not occur are
+	// there with 0.
+	Drops map[string]uint64
+}
+
+// SocketStats are the kernel's side of one socket.
+type SocketStats struct {
+	// Worker is the worker that serves the socket.
+	Worker int
+	// Ingress is its ingress id; Trunk says that it has none.
+	Ingress uint16
+	Trunk   bool
+	// KernelDrops counts datagrams that found the receive buffer full.
+	KernelDrops uint64
+	// SendErrors counts failed writes, whatever the error.
+	SendErrors uint64
+	// ReadBuffer is the receive buffer in bytes that the kernel granted.
+	ReadBuffer int
+}
+
+// Stats is a snapshot of a Server's counters.
+type Stats struct {
+	// Counters are the sums over all workers.
+	Counters
+	// Workers has the counters of each worker.
+	Workers []Counters
+	// Sockets has an entry for each socket.
+	Sockets []SocketStats
+}
+
+// The counters of a worker: plain numbers that it alone writes.
+const (
+	cFromClients = iota
+	cFromClientsBytes
+	cToUpstream
+	cToUpstreamBytes
+	cFromUpstream
+	cFromUpstreamBytes
+	cToClients
+	cToClientsBytes
+	cTrunkSent
+	cTrunkReceived
+	cTrunkControl
+	cUnverified
+	cCreated
+	cLearned
+	cMoved
+	cContested
+	cAdopted
+	cExpired
+	cEvicted
+	cFlows
+	cUnconfirmed
+	cPeers
+	cDrops      // and one for each reason
+	numCounters = cDrops + int(forward.NumReasons)
+)
+
+// counts are a worker's counters with what it last published of them. Publishing
+// once a batch costs an atomic store for each counter that changed, instead of
+// one for each packet.
+type counts struct {
+	now       [numCounters]uint64
+	published [numCounters]uint64
+	shared    [numCounters]atomic.Uint64
+}
+
+func (c *counts) drop(r forward.Reason) { c.now[cDrops+int(r)]++ }
+
+func (c *counts) publish() {
+	for i, n := range c.now {
+		if n != c.published[i] {
+			c.published[i] = n
+			c.shared[i].Store(n)
+		}
+	}
+}
+
+func (c *counts) add(sum *[numCounters]uint64) {
+	for i := range c.shared {
+		sum[i] += c.shared[i].Load()
+	}
+}
+
+func named(n *[numCounters]uint64) Counters {
+	c := Counters{
+		FromClients: n[cFromClients], FromClientsBytes: n[cFromClientsBytes],
+		ToUpstream: n[cToUpstream], ToUpstreamBytes: n[cToUpstreamBytes],
+		FromUpstream: n[cFromUpstream], FromUpstreamBytes: n[cFromUpstreamBytes],
+		ToClients: n[cToClients], ToClientsBytes: n[cToClientsBytes],
+		TrunkSent: n[cTrunkSent], TrunkReceived: n[cTrunkReceived], TrunkControl: n[cTrunkControl],
+		Unverified: n[cUnverified],
+		Created:    n[cCreated], Learned: n[cLearned], Moved: n[cMoved], Contested: n[cContested],
+		Adopted: n[cAdopted], Expired: n[cExpired], Evicted: n[cEvicted],
+		Flows: n[cFlows], Unconfirmed: n[cUnconfirmed], Peers: n[cPeers],
+		Drops: make(map[string]uint64, forward.NumReasons),
+	}
+	for r := forward.None + 1; r < forward.NumReasons; r++ {
+		c.Drops[r.String()] = n[cDrops+int(r)]
+	}
+	return c
+}
+
+// Stats returns the counters. They lag behind by at most one batch, or a second
+// on a quiet relay. It may be called at any time, also after Close.
+func (s *Server) Stats() Stats {
+	var st Stats
+	var sum [numCounters]uint64
+	for _, w := range s.workers {
+		var own [numCounters]uint64
+		w.counts.add(&own)
+		st.Workers = append(st.Workers, named(&own))
+		for i, n := range own {
+			sum[i] += n
+		}
+		for i, conn := range w.conns {
+			k := conn.Stats()
+			e := SocketStats{Worker: w.index, KernelDrops: k.KernelDrops, SendErrors: k.WriteErrors.Total(), ReadBuffer: k.GrantedReadBuffer}
+			if i == len(w.conns)-1 {
+				e.Trunk = true
+			} else {
+				e.Ingress = s.ingresses[i].ID
+			}
+			st.Sockets = append(st.Sockets, e)
+		}
+	}
+	st.Counters = named(&sum)
+	return st
+}
+
+// warnBuffers says once when the kernel granted smaller buffers than asked for.
+func (s *Server) warnBuffers(conns []*udpbatch.Conn) {
+	for _, conn := range conns {
+		st := conn.Stats()
+		if st.GrantedReadBuffer > 0 && st.GrantedReadBuffer < st.AskedReadBuffer {
+			s.log.Warn("receive buffer is smaller than asked for: bursts may be lost; raise net.core.rmem_max",
+				"asked", st.AskedReadBuffer, "granted", st.GrantedReadBuffer)
+			return
+		}
+	}
+}

@@ -1,0 +1,383 @@
+package relay
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/forward"
+	"github.com/usher-rtc/usher/internal/trunk"
+	"github.com/usher-rtc/usher/internal/udpbatch"
+)
+
+// worker serves one set of sockets: one for each ingress, in their order, and
+// then the trunk's. Everything in it belongs to the goroutine that serves the
+// group, except beat and what counts shares.
+type worker struct {
+	srv   *Server
+	index int
+	conns []*udpbatch.Conn
+	group *udpbatch.Group
+	core  *forward.Core
+
+	counts counts
+	beat   atomic.Int64 // time since srv.start of the last Idle
+	now    time.Time
+
+	// Towards Hosts.
+	peers    map[netip.AddrPort]*peer
+	lastPeer *peer
+	open     []*peer          // peers with a bundle that is not complete
+	free     []*trunk.Builder // to use again
+	bundles  []bundle         // complete, parallel to out
+	out      []udpbatch.Message
+	packet   forward.Packet
+	verdict  forward.Verdict
+	frame    trunk.Frame
+	due      time.Time // when held bundles have to leave
+
+	// Towards clients.
+	reader   trunk.Reader
+	header   trunk.Header
+	delivery forward.Delivery
+	clients  []outbox // for each ingress
+
+	control
+	housekept   time.Time
+	dropsTraced int
+	logged      [forward.NumReasons]logged
+}
+
+// bundle is a datagram for a Host that is being filled.
+type bundle struct {
+	*trunk.Builder
+	bytes uint64 // of payload
+}
+
+func newWorker(s *Server, index int) *worker {
+	return &worker{
+		srv: s, index: index,
+		peers:   make(map[netip.AddrPort]*peer),
+		clients: make([]outbox, len(s.ingresses)),
+	}
+}
+
+func (w *worker) trunkConn() *udpbatch.Conn { return w.conns[len(w.conns)-1] }
+
+// ticks turns the batch's time into that of the flow table.
+func (w *worker) ticks() flowtable.Tick {
+	return flowtable.Tick(w.now.Sub(w.srv.start) / time.Millisecond)
+}
+
+// HandleBatch implements udpbatch.Handler.
+func (w *worker) HandleBatch(conn int, pkts []udpbatch.Packet) {
+	w.now = time.Now()
+	if conn == len(w.conns)-1 {
+		w.fromPeers(pkts)
+	} else {
+		w.fromClients(conn, pkts)
+	}
+}
+
+// fromClients forwards a batch of packets from an ingress to their Hosts.
+func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
+	id := w.srv.ingresses[ingress].ID
+	n := &w.counts.now
+	w.core.Begin(w.ticks())
+	for i := range pkts {
+		p := &pkts[i]
+		n[cFromClients]++
+		n[cFromClientsBytes] += uint64(len(p.Data))
+		w.packet = forward.Packet{Data: p.Data, From: p.From, Local: p.Local, Ingress: id, Truncated: p.Truncated}
+		v := &w.verdict
+		w.core.Client(&w.packet, v)
+		if v.Event != forward.EventNone {
+			w.clientEvent(v)
+		}
+		if v.Reason != forward.None {
+			w.drop(v.Reason, p.From, id)
+			continue
+		}
+		w.frame = trunk.Frame{TOS: p.TOS, Ingress: id, Client: p.From, Payload: p.Data}
+		if v.Unverified {
+			w.frame.Flags = trunk.Unverified
+			n[cUnverified]++
+		}
+		for _, up := range v.Upstreams[:v.N] {
+			w.enqueue(up)
+		}
+	}
+	w.core.End()
+	if w.srv.cfg.MaxBatchDelay == 0 {
+		// The payloads are in the receive slots, which are not ours any more
+		// when this returns.
+		w.flush()
+	}
+	w.writeControl()
+}
+
+func (w *worker) clientEvent(v *forward.Verdict) {
+	n := &w.counts.now
+	switch v.Event {
+	case forward.EventCreated:
+		n[cCreated]++
+		if f := w.srv.cfg.Trace.FlowCreated; f != nil {
+			f(w.shard().Flow(v.Flow))
+		}
+	case forward.EventMoved:
+		n[cMoved]++
+		if f := w.srv.cfg.Trace.FlowMoved; f != nil {
+			f(w.shard().Flow(v.Flow))
+		}
+	case forward.EventContested:
+		n[cContested]++
+	case forward.EventAdopted:
+		n[cAdopted]++
+	}
+}
+
+func (w *worker) shard() *flowtable.Table { return w.srv.shards[w.index] }
+
+// removed is called by the flow table.
+func (w *worker) removed(t *flowtable.Table, r flowtable.Ref, why flowtable.Removal) {
+	if why == flowtable.Evicted {
+		w.counts.now[cEvicted]++
+	} else {
+		w.counts.now[cExpired]++
+	}
+	if f := w.srv.cfg.Trace.FlowExpired; f != nil {
+		f(t.Flow(r), why)
+	}
+}
+
+// drop counts a packet that goes nowhere.
+func (w *worker) drop(r forward.Reason, from netip.AddrPort, ingress uint16) {
+	w.counts.drop(r)
+	if f := w.srv.cfg.Trace.Drop; f != nil && w.dropsTraced < dropsPerSecond {
+		w.dropsTraced++
+		f(r.String(), from, ingress)
+	}
+}
+
+// enqueue adds w.frame to the bundle for a Host.
+func (w *worker) enqueue(up netip.AddrPort) {
+	p := w.peer(up)
+	if p.bundle.Builder != nil && !p.bundle.Fits(&w.frame) {
+		w.complete(p)
+	}
+	if p.bundle.Builder == nil {
+		w.begin(p)
+		if !p.bundle.Fits(&w.frame) {
+			w.free = append(w.free, p.bundle.Builder)
+			p.bundle = bundle{}
+			w.open = w.open[:len(w.open)-1]
+			w.drop(forward.TooLarge, w.frame.Client, w.frame.Ingress)
+			return
+		}
+	}
+	payload := w.frame.Payload
+	if w.srv.cfg.MaxBatchDelay > 0 {
+		w.frame.Payload = p.keep(payload, w.srv.cfg.TrunkMTU)
+	}
+	p.bundle.Add(&w.frame)
+	p.bundle.bytes += uint64(len(payload))
+	w.frame.Payload = payload
+}
+
+// begin gives a peer an empty bundle.
+func (w *worker) begin(p *peer) {
+	var b *trunk.Builder
+	if last := len(w.free) - 1; last >= 0 {
+		b, w.free = w.free[last], w.free[:last]
+	} else {
+		b = trunk.NewBuilder(w.srv.cfg.TrunkMTU)
+	}
+	p.head = p.link.Header(trunk.TypeData)
+	b.Reset(&p.head)
+	p.bundle = bundle{Builder: b}
+	p.used = w.now
+	if len(w.open) == 0 {
+		w.due = w.now.Add(w.srv.cfg.MaxBatchDelay)
+	}
+	w.open = append(w.open, p)
+}
+
+// complete moves a peer's bundle to those that are ready to leave. With held
+// packets it leaves at once, because the memory that they are kept in is for
+// one bundle.
+func (w *worker) complete(p *peer) {
+	w.seal(p)
+	for i, o := range w.open {
+		if o == p {
+			w.open = append(w.open[:i], w.open[i+1:]...)
+			break
+		}
+	}
+	if w.srv.cfg.MaxBatchDelay > 0 {
+		w.write()
+	}
+}
+
+func (w *worker) seal(p *peer) {
+	b := p.bundle
+	p.bundle = bundle{}
+	if !b.Seal(w.srv.cfg.TrunkKeys) {
+		// The keyring was emptied while running.
+		w.lost(b, p.addr)
+		w.free = append(w.free, b.Builder)
+		return
+	}
+	w.out = append(w.out, udpbatch.Message{Buffers: b.Buffers(), To: p.addr})
+	w.bundles = append(w.bundles, b)
+}
+
+// lost counts the packets of a bundle that was not sent.
+func (w *worker) lost(b bundle, to netip.AddrPort) {
+	for range b.Len() {
+		w.drop(forward.SendUpstream, to, 0)
+	}
+}
+
+// flush sends all bundles.
+func (w *worker) flush() {
+	for _, p := range w.open {
+		w.seal(p)
+	}
+	clear(w.open)
+	w.open = w.open[:0]
+	w.write()
+}
+
+func (w *worker) write() {
+	if len(w.out) == 0 {
+		return
+	}
+	n := &w.counts.now
+	n[cTrunkSent] += uint64(w.trunkConn().WriteBatch(w.out))
+	for i, b := range w.bundles {
+		if w.out[i].Err != nil {
+			w.lost(b, w.out[i].To)
+		} else {
+			n[cToUpstream] += uint64(b.Len())
+			n[cToUpstreamBytes] += b.bytes
+		}
+		w.free = append(w.free, b.Builder)
+	}
+	clear(w.bundles)
+	clear(w.out)
+	w.bundles, w.out = w.bundles[:0], w.out[:0]
+}
+
+// fromPeers handles a batch of trunk datagrams.
+func (w *worker) fromPeers(pkts []udpbatch.Packet) {
+	w.core.Begin(w.ticks())
+	for i := range pkts {
+		w.fromPeer(&pkts[i])
+	}
+	w.core.End()
+	for i := range w.clients {
+		w.deliver(i)
+	}
+	w.writeControl()
+}
+
+func (w *worker) fromPeer(p *udpbatch.Packet) {
+	if !w.core.PeerAllowed(p.From) {
+		w.drop(forward.PeerNotAllowed, p.From, 0)
+		return
+	}
+	if p.Truncated {
+		w.drop(forward.TrunkMalformed, p.From, 0)
+		return
+	}
+	if problem := w.reader.Open(p.Data, w.srv.cfg.TrunkKeys, &w.header); problem != trunk.OK {
+		w.drop(trunkReason(problem), p.From, 0)
+		return
+	}
+	from := w.peer(p.From)
+	from.used = w.now
+	if !from.link.Observe(&w.header) {
+		w.hello(from)
+	}
+	if w.header.Type != trunk.TypeData {
+		w.counts.now[cTrunkControl]++
+		w.onControl(from)
+		return
+	}
+	w.counts.now[cTrunkReceived]++
+	for w.reader.Next(&w.frame) {
+		w.toClient(from.addr)
+	}
+}
+
+func trunkReason(p trunk.Problem) forward.Reason {
+	switch p {
+	case trunk.ProblemKey:
+		return forward.TrunkKey
+	case trunk.ProblemTag:
+		return forward.TrunkTag
+	default:
+		return forward.TrunkMalformed
+	}
+}
+
+// toClient handles w.frame.
+func (w *worker) toClient(peer netip.AddrPort) {
+	f, n := &w.frame, &w.counts.now
+	n[cFromUpstream]++
+	n[cFromUpstreamBytes] += uint64(len(f.Payload))
+	d := &w.delivery
+	w.core.Frame(f, peer, d)
+	if d.Event != forward.EventNone {
+		w.peerEvent(d)
+	}
+	if d.Reason != forward.None {
+		w.drop(d.Reason, peer, f.Ingress)
+		return
+	}
+	o := &w.clients[w.srv.byID[f.Ingress]]
+	if f.Client.Addr().Is4() && !o.to4 || f.Client.Addr().Is6() && !o.to6 {
+		w.drop(forward.BadClient, peer, f.Ingress)
+		return
+	}
+	o.add(f, d.Local)
+}
+
+func (w *worker) peerEvent(d *forward.Delivery) {
+	switch d.Event {
+	case forward.EventLearned:
+		w.counts.now[cLearned]++
+		if f := w.srv.cfg.Trace.FlowCreated; f != nil {
+			f(d.Flow)
+		}
+	case forward.EventMoved:
+		w.counts.now[cMoved]++
+		if f := w.srv.cfg.Trace.FlowMoved; f != nil {
+			f(d.Flow)
+		}
+	}
+}
+
+// Idle implements udpbatch.Handler.
+func (w *worker) Idle(now time.Time) time.Duration {
+	w.now = now
+	if len(w.open) > 0 && !now.Before(w.due) {
+		w.flush()
+	}
+	w.core.Begin(w.ticks())
+	n, t := &w.counts.now, w.shard()
+	n[cFlows], n[cUnconfirmed] = uint64(t.Len()), uint64(t.Unconfirmed())
+	w.core.End()
+	n[cPeers] = uint64(len(w.peers))
+	if now.Sub(w.housekept) >= housekeeping {
+		w.housekept = now
+		w.housekeep()
+	}
+	w.counts.publish()
+	w.beat.Store(int64(now.Sub(w.srv.start)))
+	if len(w.open) > 0 {
+		return max(w.due.Sub(now), time.Microsecond)
+	}
+	return housekeeping
+}

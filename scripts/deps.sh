@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Installs the real parts that the tests use: browsers and Node.js to drive
+# them, and iproute2 for network namespaces. Needs root and Debian's apt.
+. "$(dirname "$0")/lib.sh"
+packages=()
+need() { command -v "$1" >/dev/null || packages+=("$2"); }
+need chromium chromium
+need firefox-esr firefox-esr
+need ip iproute2
+need node nodejs
+need npm npm
+if [ ${#packages[@]} -gt 0 ]; then
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"
+fi

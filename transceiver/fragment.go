@@ -1,0 +1,69 @@
+package transceiver
+
+import (
+	"context"
+	"strings"
+)
+
+// parseFragment reads the credentials out of an SDP fragment (RFC 8840
+// section 9). Everything else in it says where the client may be, which its
+// checks say better.
+func parseFragment(body string) (remoteUfrag, remotePassword string, err error) {
+	for line := range strings.Lines(body) {
+		line = strings.TrimRight(line, "\r\n")
+		if v, ok := strings.CutPrefix(line, "a=ice-ufrag:"); ok && remoteUfrag == "" {
+			remoteUfrag = strings.TrimSpace(v)
+		}
+		if v, ok := strings.CutPrefix(line, "a=ice-pwd:"); ok && remotePassword == "" {
+			remotePassword = strings.TrimSpace(v)
+		}
+	}
+	if !iceString(remoteUfrag, minUfrag) || !iceString(remotePassword, minPwd) {
+		return "", "", badOffer(ErrNoICE, "the fragment needs a=ice-ufrag and a=ice-pwd")
+	}
+	return remoteUfrag, remotePassword, nil
+}
+
+// restartFragment restarts ICE if the credentials are new and returns the
+// Host's fragment.
+func (s *Session) restartFragment(ctx context.Context, remoteUfrag, remotePassword string) (answer string, restarted bool, err error) {
+	s.negotiation.Lock()
+	defer s.negotiation.Unlock()
+	switch {
+	case s.ending.Load():
+		return "", false, s.Err()
+	case ctx.Err() != nil:
+		return "", false, ctx.Err()
+	case remoteUfrag == s.remote.ufrag && remotePassword == s.remote.password:
+		return "", false, nil
+	}
+	if err := s.restart(remoteUfrag, remotePassword); err != nil {
+		return "", false, err
+	}
+	var b strings.Builder
+	b.WriteString("a=ice-lite\r\n")
+	b.WriteString("a=ice-ufrag:" + s.Ufrag() + "\r\n")
+	b.WriteString("a=ice-pwd:" + s.local.password + "\r\n")
+	if mid := s.taggedMid(); mid != "" {
+		b.WriteString("m=audio 9 UDP/TLS/RTP/SAVPF 0\r\na=mid:" + mid + "\r\n")
+	}
+	for i, in := range s.ingresses {
+		b.WriteString("a=candidate:" + candidate(i, in) + "\r\n")
+	}
+	b.WriteString("a=end-of-candidates\r\n")
+	return b.String(), true, nil
+}
+
+// taggedMid returns the mid of the section that carries the transport.
+func (s *Session) taggedMid() string {
+	local := s.pc.CurrentLocalDescription()
+	if local == nil {
+		return ""
+	}
+	for line := range strings.Lines(local.SDP) {
+		if v, ok := strings.CutPrefix(strings.TrimRight(line, "\r\n"), "a=mid:"); ok {
+			return v
+		}
+	}
+	return ""
+}

@@ -1,0 +1,477 @@
+package transceiver
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/usher-rtc/usher/internal/icelite"
+	"github.com/usher-rtc/usher/internal/stun"
+	"github.com/usher-rtc/usher/internal/trunk"
+	"github.com/usher-rtc/usher/ufrag"
+)
+
+// helloRepeats are the times after Pion's ClientHello at which it goes out
+// again, until the client's DTLS arrives. A browser's ICE is often not ready
+// for the first, and Pion's own retransmission comes much later.
+var helloRepeats = [...]time.Duration{5 * time.Millisecond, 15 * time.Millisecond, 40 * time.Millisecond}
+
+const (
+	// maxClaims bounds the paths that a session is found by; it is more than
+	// icelite keeps, since claims outlive a path until the next clean-up.
+	maxClaims = 16
+	// routeInterval is how often media carries the session's route, so that a
+	// relay that lost its flows learns it from the next such packet.
+	routeInterval = 100 * time.Millisecond
+)
+
+// minted is one routed ufrag that is answered to.
+type minted struct {
+	ufrag string
+	route ufrag.Route
+}
+
+// hop is a path that comes through two tiers, and where the outer one wants
+// its answers.
+type hop struct {
+	path icelite.Path
+	ret  netip.AddrPort
+}
+
+// front is the client's side of a session. Its lock is held for microseconds,
+// by the socket's reader and by Pion's writers.
+type front struct {
+	s *Session
+
+	mu     sync.Mutex
+	agent  *icelite.Agent
+	closed bool
+	ufrag  string
+	route  ufrag.Route
+	minted []minted
+	claims []icelite.Path
+	hops   []hop
+	ssrcs  [trunk.MaxSSRCs]uint32
+	nssrc  uint8
+
+	firstCheck time.Time
+	routeSent  time.Time
+	hello      []byte // Pion's first datagram if it is a ClientHello
+	helloAt    time.Time
+	helloNext  int // index into helloRepeats; past the end: none is due
+
+	packetsIn, packetsOut, bytesIn, bytesOut uint64
+	dropped, pathChanges                     uint64
+
+	// Guarded by the shard's timer lock.
+	timerAt    time.Time
+	timerIndex int // position in the shard's heap, -1 if it is in none
+}
+
+func (f *front) init(s *Session, local, password string, route ufrag.Route, o *offer) {
+	f.s = s
+	f.timerIndex = -1
+	f.helloNext = len(helloRepeats)
+	f.ufrag, f.route = local, route
+	f.minted = []minted{{local, route}}
+	f.agent = icelite.New(icelite.Config{
+		Now: s.created,
+		Credentials: icelite.Credentials{
+			LocalUfrag: local, LocalPassword: password, RemoteUfrag: o.ufrag, RemotePassword: o.password,
+		},
+		ConnectTimeout: s.host.cfg.ConnectTimeout,
+		ConsentTimeout: s.host.cfg.ConsentTimeout,
+	})
+}
+
+// publish makes the session findable and starts its timers.
+func (f *front) publish() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.minted {
+		f.s.host.sessions.add(m.ufrag, m.route.Session, f.s)
+	}
+	f.reschedule()
+}
+
+// restart adds the credentials of an ICE restart under a fresh ufrag.
+func (f *front) restart(local, password string, route ufrag.Route, remoteUfrag, remotePassword string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.agent.Restart(icelite.Credentials{
+		LocalUfrag: local, LocalPassword: password, RemoteUfrag: remoteUfrag, RemotePassword: remotePassword,
+	})
+	f.ufrag, f.route = local, route
+	f.minted = append(f.minted, minted{local, route})
+	if !f.closed {
+		f.s.host.sessions.add(local, route.Session, f.s)
+	}
+	f.retire()
+	f.reschedule()
+}
+
+// retire forgets ufrags of generations that nobody uses any more.
+func (f *front) retire() {
+	for _, old := range f.agent.RetiredUfrags() {
+		f.minted = slices.DeleteFunc(f.minted, func(m minted) bool {
+			if m.ufrag != old {
+				return false
+			}
+			f.s.host.sessions.remove(m.ufrag, m.route.Session)
+			f.s.host.minter.Release(m.route.Session)
+			return true
+		})
+	}
+}
+
+// close makes the session unfindable.
+func (f *front) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	f.closed = true
+	f.agent.Close()
+	for _, m := range f.minted {
+		f.s.host.sessions.remove(m.ufrag, m.route.Session)
+		f.s.host.minter.Release(m.route.Session)
+	}
+	for _, p := range f.claims {
+		f.s.host.paths.release(p, f.s)
+	}
+	f.claims = nil
+	f.s.shard.unschedule(f)
+}
+
+// handleSTUN gives a STUN message from the client to the ICE front end. sh is
+// the shard that read it, whose scratch space is used.
+func (f *front) handleSTUN(sh *shard, now time.Time, via netip.AddrPort, fr *trunk.Frame, m *stun.Message) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	path := pathOf(fr)
+	f.noteHop(path, fr)
+	sh.out.Reset()
+	f.agent.HandleSTUN(now, path, via, m, fr.Payload, &sh.out)
+	f.apply(sh, &sh.out, now, path)
+}
+
+// handleData gives the client's DTLS, RTP or RTCP to Pion if the ICE front end
+// lets it through.
+func (f *front) handleData(sh *shard, now time.Time, via netip.AddrPort, fr *trunk.Frame, class stun.Class) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	path := pathOf(fr)
+	f.noteHop(path, fr)
+	ssrc, isRTP := uint32(0), false
+	if class == stun.ClassRTP {
+		ssrc, isRTP = stun.SSRC(fr.Payload)
+	}
+	known := isRTP && slices.Contains(f.ssrcs[:f.nssrc], ssrc)
+	sh.out.Reset()
+	verdict := f.agent.HandleData(now, path, via, class, known, len(fr.Payload), &sh.out)
+	if verdict == icelite.Drop {
+		f.dropped++
+		sh.drop(DropRefused)
+	} else {
+		if class == stun.ClassDTLS {
+			f.helloNext = len(helloRepeats) // the client has heard us
+			f.agent.NoteDTLS(fr.Payload)
+		}
+		if isRTP && !known && verdict == icelite.Deliver {
+			f.learnSSRC(ssrc)
+		}
+		f.packetsIn++
+		f.bytesIn += uint64(len(fr.Payload))
+		if !f.s.conn.deliver(fr.Payload) {
+			f.dropped++
+			sh.drop(DropQueueFull)
+		}
+	}
+	if sh.out.Events != 0 || len(sh.out.Packets) > 0 {
+		f.apply(sh, &sh.out, now, path)
+	}
+}
+
+// learnSSRC keeps the newest few: a client that changes its microphone gets
+// new ones.
+func (f *front) learnSSRC(ssrc uint32) {
+	if int(f.nssrc) < len(f.ssrcs) {
+		f.nssrc++
+	}
+	copy(f.ssrcs[1:f.nssrc], f.ssrcs[:])
+	f.ssrcs[0] = ssrc
+}
+
+// pathOf is the identity of the path that a frame came on.
+func pathOf(fr *trunk.Frame) icelite.Path {
+	return icelite.Path{Client: fr.Client, Ingress: fr.Ingress, TCP: fr.Flags&trunk.TCP != 0}
+}
+
+// noteHop remembers the return address of a path's newest frame.
+func (f *front) noteHop(path icelite.Path, fr *trunk.Frame) {
+	if !fr.Return.IsValid() && len(f.hops) == 0 {
+		return
+	}
+	i := slices.IndexFunc(f.hops, func(h hop) bool { return h.path == path })
+	switch {
+	case i >= 0 && fr.Return.IsValid():
+		f.hops[i].ret = fr.Return
+	case i >= 0:
+		f.hops = slices.Delete(f.hops, i, i+1)
+	case fr.Return.IsValid():
+		if len(f.hops) == maxClaims {
+			f.hops = slices.Delete(f.hops, 0, 1)
+		}
+		f.hops = append(f.hops, hop{path: path, ret: fr.Return})
+	}
+}
+
+// frameTo prepares a frame to the client on a path.
+func (f *front) frameTo(path icelite.Path, validated bool) trunk.Frame {
+	fr := trunk.Frame{Flags: trunk.ToClient, Ingress: path.Ingress, Client: path.Client}
+	if validated {
+		fr.Flags |= trunk.Validated
+	}
+	if path.TCP {
+		fr.Flags |= trunk.TCP
+	}
+	for i := range f.hops {
+		if f.hops[i].path == path {
+			fr.Return = f.hops[i].ret
+		}
+	}
+	return fr
+}
+
+// teach adds what a relay needs to make a flow of its own from a frame.
+func (f *front) teach(fr *trunk.Frame) {
+	fr.Route, fr.SSRCs, fr.NSSRC = f.route, f.ssrcs, f.nssrc
+}
+
+// apply carries out what the agent wants done after a call. path is the one
+// that the call was about; the zero value if it was about none.
+func (f *front) apply(sh *shard, out *icelite.Output, now time.Time, path icelite.Path) {
+	for i := range out.Packets {
+		p := &out.Packets[i]
+		fr := f.frameTo(p.Path, p.Validated)
+		if p.Validated {
+			f.teach(&fr)
+		}
+		f.s.shard.enqueue(p.Via, &fr, p.Data)
+	}
+	if len(out.Packets) > 0 && f.s.shard != sh {
+		f.s.shard.flush()
+	}
+	events := out.Events
+	if events.Has(icelite.EventFirstCheck) {
+		f.firstCheck = now
+	}
+	if events.Has(icelite.EventAuthenticated) {
+		f.claim(path)
+		f.s.conn.inject(now)
+	}
+	for _, b := range out.EmbeddedDTLS {
+		f.helloNext = len(helloRepeats)
+		if !f.s.conn.deliver(b) {
+			sh.drop(DropQueueFull)
+		}
+	}
+	if events.Has(icelite.EventPathValidated) {
+		f.s.host.paths.own(out.ValidatedPath, f.s)
+	}
+	if events.Has(icelite.EventPathSelected) && !events.Has(icelite.EventFirstCheck) {
+		f.pathChanges++
+		f.s.host.pathChanges.Add(1)
+	}
+	if events.Has(icelite.EventUfragsRetired) {
+		f.retire()
+	}
+	if events.Has(icelite.EventStateChanged) {
+		f.stateChanged()
+	}
+	f.reschedule()
+}
+
+// reschedule makes the shard call poll when something is next due. A timer
+// that is set already only moves closer: poll that comes early does nothing.
+func (f *front) reschedule() {
+	next := f.agent.Next()
+	if at := f.s.conn.nextCheck(); !at.IsZero() {
+		next = earlier(next, at)
+	}
+	if f.helloNext < len(helloRepeats) {
+		next = earlier(next, f.helloAt.Add(helloRepeats[f.helloNext]))
+	}
+	if !next.IsZero() && !f.closed {
+		f.s.shard.schedule(f, next)
+	}
+}
+
+func (f *front) stateChanged() {
+	state, reason := f.agent.State()
+	if state != icelite.StateFailed {
+		return
+	}
+	switch reason {
+	case icelite.ReasonConsentLost:
+		f.s.finish(ReasonConsentLost, nil)
+	default:
+		f.s.finish(ReasonNeverConnected, nil)
+	}
+}
+
+// claim makes the session findable by a path whose check it has authenticated.
+func (f *front) claim(path icelite.Path) {
+	if slices.Contains(f.claims, path) {
+		return
+	}
+	f.dropStaleClaims()
+	if len(f.claims) == maxClaims {
+		f.s.host.paths.release(f.claims[0], f.s)
+		f.claims = slices.Delete(f.claims, 0, 1)
+	}
+	f.claims = append(f.claims, path)
+	if f.s.host.paths.claim(path, f.s) {
+		f.s.host.contested.Add(1)
+	}
+}
+
+// dropStaleClaims lets go of paths that the agent has forgotten.
+func (f *front) dropStaleClaims() {
+	if len(f.claims) == 0 {
+		return
+	}
+	paths := f.agent.Paths()
+	f.claims = slices.DeleteFunc(f.claims, func(p icelite.Path) bool {
+		if slices.ContainsFunc(paths, func(i icelite.PathInfo) bool { return i.Path == p }) {
+			return false
+		}
+		f.s.host.paths.release(p, f.s)
+		return true
+	})
+	f.hops = slices.DeleteFunc(f.hops, func(h hop) bool { return !slices.Contains(f.claims, h.path) })
+}
+
+// poll runs everything that is due. sh is the session's own shard, whose
+// goroutine this is.
+func (f *front) poll(sh *shard, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	if f.helloNext < len(helloRepeats) && !now.Before(f.helloAt.Add(helloRepeats[f.helloNext])) {
+		f.helloNext++
+		f.write(now, f.hello)
+	}
+	sh.out.Reset()
+	f.agent.Poll(now, &sh.out)
+	if len(f.claims) > 1 {
+		f.dropStaleClaims()
+	}
+	f.s.conn.poll(now)
+	f.apply(sh, &sh.out, now, icelite.Path{})
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// fromPion takes a datagram that Pion writes.
+func (s *Session) fromPion(b []byte) {
+	f := &s.front
+	now := time.Now()
+	f.mu.Lock()
+	if f.hello == nil && isClientHello(b) {
+		f.hello = append([]byte(nil), b...)
+		f.helloAt, f.helloNext = now, 0
+		f.reschedule()
+	}
+	f.write(now, b)
+	f.mu.Unlock()
+	s.shard.flush()
+}
+
+// isClientHello tells a DTLS handshake record whose first message is a
+// ClientHello (RFC 6347 section 4.3.2).
+func isClientHello(b []byte) bool { return len(b) > 13 && b[0] == 22 && b[13] == 1 }
+
+// write queues a datagram for the client on the current path, if that may take it.
+func (f *front) write(now time.Time, b []byte) {
+	sh := f.s.shard
+	path, via, validated, ok := f.agent.Allow(now, len(b))
+	if !ok || f.closed {
+		f.dropped++
+		sh.drop(DropNoPath)
+		return
+	}
+	fr := f.frameTo(path, validated)
+	if validated && now.Sub(f.routeSent) >= routeInterval {
+		f.routeSent = now
+		f.teach(&fr)
+	}
+	f.packetsOut++
+	f.bytesOut += uint64(len(b))
+	sh.enqueue(via, &fr, b)
+}
+
+// flow describes the current path for an announcement to a relay.
+func (f *front) flow() (fr trunk.Frame, via netip.AddrPort, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.agent.Paths() {
+		if p.Current {
+			fr = f.frameTo(p.Path, p.Validated)
+			f.teach(&fr)
+			return fr, p.Via, !f.closed
+		}
+	}
+	return fr, via, false
+}
+
+// selected returns the path that packets go to now.
+func (f *front) selected() (icelite.Path, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.agent.SelectedPath()
+}
+
+// dtlsOverdue reports whether the handshake's deadline has passed.
+func (f *front) dtlsOverdue(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	// Pion starts the handshake a moment after the first check.
+	return !f.firstCheck.IsZero() && now.Sub(f.firstCheck) >= f.s.host.cfg.DTLSTimeout
+}
+
+// Stats returns the session's numbers as of now.
+func (s *Session) Stats() SessionStats {
+	now := time.Now()
+	st := SessionStats{Age: now.Sub(s.created)}
+	if at := s.connectedAt.Load(); at != 0 {
+		st.Connected = now.Sub(time.Unix(0, at))
+	}
+	f := &s.front
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.agent.Paths() {
+		if p.Current {
+			st.ClientAddr, st.Ingress, st.Validated = p.Path.Client, p.Path.Ingress, p.Validated
+		}
+	}
+	st.RTT, _ = f.agent.RTT()
+	st.PacketsIn, st.PacketsOut, st.BytesIn, st.BytesOut = f.packetsIn, f.packetsOut, f.bytesIn, f.bytesOut
+	st.Dropped, st.PathChanges = f.dropped, f.pathChanges
+	return st
+}

@@ -1,0 +1,379 @@
+package transceiver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pion/webrtc/v4"
+
+	"github.com/usher-rtc/usher/ufrag"
+)
+
+// teardownLimit is how long the end of a session waits for the application's
+// callbacks and goroutines before it is logged and the rest goes on without them.
+const teardownLimit = 5 * time.Second
+
+// Session is one client's call. All methods are safe for concurrent use.
+//
+// Application code that runs through OnTrack, OnDataChannel and Go is
+// protected: a panic in it ends this session with ReasonPanic. Handlers set on
+// the PeerConnection itself run on Pion's goroutines, where a panic ends the
+// process, unless they begin with `defer session.Recover()`.
+type Session struct {
+	host      *Host
+	shard     *shard
+	id        string
+	token     string // makes the signalling resource unguessable
+	resource  string // the ufrag of the first answer, in the resource's path
+	metadata  json.RawMessage
+	ingresses []Ingress
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	pc     *webrtc.PeerConnection
+	conn   *virtualConn
+
+	front front // the client's side: ICE, paths, timers
+
+	negotiation sync.Mutex // one offer at a time
+	first       *offer     // what the first offer said; written before the session is shared
+	remote      struct{ ufrag, password string }
+	local       struct{ password string }
+
+	connected     chan struct{}
+	connectedOnce sync.Once
+	connectedAt   atomic.Int64 // unix nanoseconds, 0 until DTLS is up
+
+	ending  atomic.Bool
+	endMu   sync.Mutex
+	end     *EndError
+	done    chan struct{}
+	work    sync.WaitGroup // the application's goroutines
+	handler sync.Mutex     // guards work.Add against the end
+	created time.Time
+}
+
+// ID returns a random name of the session for logs, not a secret.
+func (s *Session) ID() string { return s.id }
+
+// PeerConnection returns the Pion PeerConnection, for tracks, data channels
+// and statistics. Its remote address is a stand-in: use ClientAddr. Use Close
+// of the Session to end it.
+func (s *Session) PeerConnection() *webrtc.PeerConnection { return s.pc }
+
+// Context is done when the session begins to end, for whatever reason.
+func (s *Session) Context() context.Context { return s.ctx }
+
+// Done is closed when the session has ended and everything that belongs to it
+// has stopped.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Connected is closed when the DTLS association is up: media and data flow.
+// It stays open if the session ends before.
+func (s *Session) Connected() <-chan struct{} { return s.connected }
+
+// Metadata returns what came with the offer: AcceptOptions.Metadata, or the
+// `session` field of the signalling request. It must not be changed.
+func (s *Session) Metadata() json.RawMessage { return s.metadata }
+
+// CloseReason returns why the session ended, ReasonNone while it has not.
+func (s *Session) CloseReason() Reason {
+	s.endMu.Lock()
+	defer s.endMu.Unlock()
+	if s.end == nil {
+		return ReasonNone
+	}
+	return s.end.Reason
+}
+
+// Err returns nil until the session ends, then an *EndError.
+func (s *Session) Err() error {
+	s.endMu.Lock()
+	defer s.endMu.Unlock()
+	if s.end == nil {
+		return nil
+	}
+	return s.end
+}
+
+// Close ends the session with ReasonServer. It returns at once, so it may be
+// called from anywhere, also from a callback; wait for Done to know that
+// everything has stopped. Further calls do nothing.
+func (s *Session) Close() error {
+	s.finish(ReasonServer, nil)
+	return nil
+}
+
+// Route returns the route in the newest ufrag.
+func (s *Session) Route() ufrag.Route {
+	s.front.mu.Lock()
+	defer s.front.mu.Unlock()
+	return s.front.route
+}
+
+// Ufrag returns the newest routed ufrag, as in the last answer.
+func (s *Session) Ufrag() string {
+	s.front.mu.Lock()
+	defer s.front.mu.Unlock()
+	return s.front.ufrag
+}
+
+// ClientAddr returns the client's address as the outermost relay sees it now,
+// the zero value until its first authenticated check.
+func (s *Session) ClientAddr() netip.AddrPort {
+	path, _ := s.front.selected()
+	return path.Client
+}
+
+// Go runs f on a goroutine of the session. f must return soon after its
+// context is done. A panic ends the session with ReasonPanic. After the end f
+// is not run at all.
+func (s *Session) Go(f func(ctx context.Context)) {
+	s.handler.Lock()
+	if s.ending.Load() {
+		s.handler.Unlock()
+		return
+	}
+	s.work.Add(1)
+	s.handler.Unlock()
+	go func() {
+		defer s.work.Done()
+		defer s.Recover()
+		f(s.ctx)
+	}()
+}
+
+// Recover is for `defer session.Recover()` at the top of a handler that is set
+// on the PeerConnection: it stops a panic and ends the session with ReasonPanic.
+func (s *Session) Recover() {
+	if v := recover(); v != nil {
+		s.panicked(v)
+	}
+}
+
+func (s *Session) panicked(v any) error {
+	err := fmt.Errorf("%w: %v", ErrPanic, v)
+	s.host.log.Error("panic in a session's callback", "session", s.id, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	s.finish(ReasonPanic, err)
+	return err
+}
+
+// OnTrack sets the handler for the client's tracks. It runs on a goroutine of
+// its own for each track and may block until the track ends.
+func (s *Session) OnTrack(f func(*webrtc.TrackRemote, *webrtc.RTPReceiver)) {
+	s.pc.OnTrack(func(t *webrtc.TrackRemote, r *webrtc.RTPReceiver) {
+		defer s.Recover()
+		f(t, r)
+	})
+}
+
+// OnDataChannel sets the handler for data channels that the client opens.
+// Handlers that f sets on the channel need `defer session.Recover()` of their own.
+func (s *Session) OnDataChannel(f func(*webrtc.DataChannel)) {
+	s.pc.OnDataChannel(func(d *webrtc.DataChannel) {
+		defer s.Recover()
+		f(d)
+	})
+}
+
+func (h *Host) newSession(o *offer, opts AcceptOptions, ingresses []Ingress) (*Session, error) {
+	local, password, route, err := h.minter.Mint()
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{
+		host:      h,
+		shard:     h.shards[route.Session%uint32(len(h.shards))],
+		id:        rand.Text()[:16],
+		token:     rand.Text(),
+		resource:  local,
+		metadata:  opts.Metadata,
+		ingresses: ingresses,
+		first:     o,
+		connected: make(chan struct{}),
+		done:      make(chan struct{}),
+		created:   time.Now(),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.remote.ufrag, s.remote.password = o.ufrag, o.password
+	s.local.password = password
+	s.conn = newVirtualConn(o.ufrag, o.password, s.fromPion)
+	s.front.init(s, local, password, route, o)
+	s.pc, err = h.engine.peerConnection(&h.cfg, s, o.setup != setupActive)
+	if err != nil {
+		s.cancel()
+		h.minter.Release(route.Session)
+		return nil, err
+	}
+	s.pc.SCTP().Transport().OnStateChange(s.dtlsState)
+	return s, nil
+}
+
+// dtlsState is called by Pion with a lock held.
+func (s *Session) dtlsState(state webrtc.DTLSTransportState) {
+	switch state {
+	case webrtc.DTLSTransportStateConnected:
+		s.connectedOnce.Do(func() {
+			s.connectedAt.Store(time.Now().UnixNano())
+			s.host.connected.Add(1)
+			close(s.connected)
+		})
+	case webrtc.DTLSTransportStateFailed, webrtc.DTLSTransportStateClosed:
+		// A handshake that is given up on may show as either.
+		switch {
+		case s.connectedAt.Load() != 0:
+			s.finish(ReasonClientClosed, nil)
+		case s.front.dtlsOverdue(time.Now()):
+			s.finish(ReasonDTLSTimeout, nil)
+		default:
+			s.finish(ReasonDTLSFailed, nil)
+		}
+	default:
+	}
+}
+
+// finish begins the end of the session, once. It never blocks and may be
+// called from anywhere.
+func (s *Session) finish(reason Reason, cause error) {
+	s.handler.Lock()
+	first := s.ending.CompareAndSwap(false, true)
+	s.handler.Unlock()
+	if !first {
+		return
+	}
+	s.endMu.Lock()
+	s.end = &EndError{Reason: reason, Cause: cause}
+	s.endMu.Unlock()
+	s.cancel()
+	s.host.ended[reason].Add(1)
+	go s.teardown(reason)
+}
+
+// teardown stops everything. The client's paths stay known until Pion has
+// closed DTLS, so that the client hears of the end.
+func (s *Session) teardown(reason Reason) {
+	defer s.host.forget(s)
+	defer close(s.done)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		defer s.Recover()
+		if err := s.pc.GracefulClose(); err != nil {
+			s.host.log.Debug("closing a PeerConnection", "session", s.id, "err", err)
+		}
+		_ = s.conn.Close()
+		s.work.Wait()
+	}()
+	limit := time.NewTimer(teardownLimit)
+	defer limit.Stop()
+	select {
+	case <-stopped:
+	case <-limit.C:
+		s.host.log.Warn("a session's callbacks did not return after its end", "session", s.id, "reason", reason)
+	}
+	_ = s.conn.Close()
+	s.front.close()
+	if s.connectedAt.Load() != 0 {
+		s.host.connected.Add(-1)
+	}
+}
+
+// Renegotiate answers a further offer of the client: tracks added or removed,
+// or an ICE restart, which is an offer with a new client ufrag and gets a
+// fresh routed ufrag. DTLS goes on untouched in both. An error leaves the
+// session as it was where the offer itself is bad (*OfferError); offers are
+// answered one at a time. The context only bounds the wait for an earlier one.
+func (s *Session) Renegotiate(ctx context.Context, offerSDP string) (answer string, err error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	o, err := parseOffer(offerSDP, s.host.cfg.MaxOfferBytes)
+	if err != nil {
+		return "", err
+	}
+	s.negotiation.Lock()
+	defer s.negotiation.Unlock()
+	switch {
+	case s.ending.Load():
+		return "", s.Err()
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case o.fingerprint != s.first.fingerprint:
+		// RFC 8842 section 4: another identity is another association, and
+		// that takes a new session.
+		return "", badOffer(ErrChangedIdentity, "")
+	}
+	return s.negotiate(o, nil)
+}
+
+// restart takes the client's credentials and, if they are new, mints a fresh
+// ufrag for it. The negotiation lock is held.
+func (s *Session) restart(remoteUfrag, remotePassword string) error {
+	if remoteUfrag == s.remote.ufrag && remotePassword == s.remote.password {
+		return nil
+	}
+	local, password, route, err := s.host.minter.Mint()
+	if err != nil {
+		return err
+	}
+	s.remote.ufrag, s.remote.password = remoteUfrag, remotePassword
+	s.local.password = password
+	s.front.restart(local, password, route, remoteUfrag, remotePassword)
+	s.host.restarts.Add(1)
+	return nil
+}
+
+// negotiate puts an offer to Pion and makes the client's answer.
+func (s *Session) negotiate(o *offer, prepare func() error) (answer string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			answer, err = "", s.panicked(v)
+		}
+	}()
+	forPion, err := o.forPion(s.first.ufrag, s.first.password)
+	if err != nil {
+		return "", err
+	}
+	err = s.pc.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeOffer, SDP: forPion})
+	if err != nil {
+		return "", s.pionRefused(err)
+	}
+	if prepare != nil {
+		if err := prepare(); err != nil {
+			return "", err
+		}
+	}
+	local, err := s.pc.CreateAnswer(nil)
+	if err != nil {
+		return "", s.pionRefused(err)
+	}
+	// Only now: an offer that Pion refuses changes nothing.
+	if err := s.restart(o.ufrag, o.password); err != nil {
+		return "", err
+	}
+	answer, err = rewriteAnswer(local.SDP, s.Ufrag(), s.local.password, s.ingresses)
+	if err != nil {
+		return "", err
+	}
+	if err := s.pc.SetLocalDescription(local); err != nil {
+		return "", s.pionRefused(err)
+	}
+	return answer, nil
+}
+
+// pionRefused tells an offer that Pion cannot answer from a session that ended
+// meanwhile.
+func (s *Session) pionRefused(err error) error {
+	if s.ending.Load() {
+		return errors.Join(ErrSessionClosed, err)
+	}
+	return badOffer(ErrUnsupported, "%v", err)
+}

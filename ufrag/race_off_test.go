@@ -1,0 +1,5 @@
+//go:build !race
+
+package ufrag
+
+const raceEnabled = false
