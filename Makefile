@@ -1,5 +1,5 @@
 # A short index: each target calls the script that CI calls too.
-.PHONY: test race lint tidy cross fuzz bench ci
+.PHONY: test race lint tidy cross fuzz bench bench-relay ci
 
 test:   ## every module, as in the README
 	go test work
@@ -15,5 +15,7 @@ fuzz:   ## FUZZTIME=20s of every fuzz target
 	./scripts/fuzz.sh
 bench:  ## Go benchmarks of the packages on the packet path
 	go test -run '^$$' -bench . ./relay ./ufrag ./flowtable
+bench-relay: ## usher beside nginx, coturn, pion/turn, naive Go, C and nftables; about an hour
+	go run ./internal/bench/relaybench
 ci:     ## all of the above, with the real browsers
 	bash .ci/run

@@ -147,6 +147,8 @@ type host struct {
 	got     chan received
 	relay   netip.AddrPort // where the latest datagram came from
 	sizes   []int          // frames in each datagram
+	goodbye trunk.Reason   // the latest
+	alive   uint32         // token of the latest answer to a keepalive
 }
 
 type received struct {
@@ -241,6 +243,16 @@ func (h *host) control(r *trunk.Reader, hdr *trunk.Header, from netip.AddrPort) 
 			if ack, reply, _ := h.link.OnHelloAck(hdr, &m); reply {
 				h.ack(ack, from)
 			}
+		}
+	case trunk.TypeGoodbye:
+		var m trunk.Goodbye
+		if m.Parse(r.Body()) == trunk.OK {
+			h.goodbye = m.Reason
+		}
+	case trunk.TypeKeepalive:
+		var m trunk.Keepalive
+		if m.Parse(r.Body()) == trunk.OK && m.Reply {
+			h.alive = m.Token
 		}
 	}
 }

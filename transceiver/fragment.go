@@ -34,16 +34,16 @@ func (s *Session) restartFragment(ctx context.Context, remoteUfrag, remotePasswo
 		return "", false, s.Err()
 	case ctx.Err() != nil:
 		return "", false, ctx.Err()
-	case remoteUfrag == s.remote.ufrag && remotePassword == s.remote.password:
-		return "", false, nil
 	}
-	if err := s.restart(remoteUfrag, remotePassword); err != nil {
+	ice, err := s.credentialsFor(remoteUfrag, remotePassword)
+	if err != nil || ice == s.ice {
 		return "", false, err
 	}
+	s.restart(ice)
 	var b strings.Builder
 	b.WriteString("a=ice-lite\r\n")
-	b.WriteString("a=ice-ufrag:" + s.Ufrag() + "\r\n")
-	b.WriteString("a=ice-pwd:" + s.local.password + "\r\n")
+	b.WriteString("a=ice-ufrag:" + ice.ufrag + "\r\n")
+	b.WriteString("a=ice-pwd:" + ice.password + "\r\n")
 	if mid := s.taggedMid(); mid != "" {
 		b.WriteString("m=audio 9 UDP/TLS/RTP/SAVPF 0\r\na=mid:" + mid + "\r\n")
 	}

@@ -69,20 +69,24 @@ type front struct {
 	timerIndex int // position in the shard's heap, -1 if it is in none
 }
 
-func (f *front) init(s *Session, local, password string, route ufrag.Route, o *offer) {
+func (f *front) init(s *Session, c credentials) {
 	f.s = s
 	f.timerIndex = -1
 	f.helloNext = len(helloRepeats)
-	f.ufrag, f.route = local, route
-	f.minted = []minted{{local, route}}
+	f.ufrag, f.route = c.ufrag, c.route
+	f.minted = []minted{{c.ufrag, c.route}}
 	f.agent = icelite.New(icelite.Config{
-		Now: s.created,
-		Credentials: icelite.Credentials{
-			LocalUfrag: local, LocalPassword: password, RemoteUfrag: o.ufrag, RemotePassword: o.password,
-		},
+		Now:            s.created,
+		Credentials:    c.forAgent(),
 		ConnectTimeout: s.host.cfg.ConnectTimeout,
 		ConsentTimeout: s.host.cfg.ConsentTimeout,
 	})
+}
+
+func (c credentials) forAgent() icelite.Credentials {
+	return icelite.Credentials{
+		LocalUfrag: c.ufrag, LocalPassword: c.password, RemoteUfrag: c.remoteUfrag, RemotePassword: c.remotePassword,
+	}
 }
 
 // publish makes the session findable and starts its timers.
@@ -96,17 +100,17 @@ func (f *front) publish() {
 }
 
 // restart adds the credentials of an ICE restart under a fresh ufrag.
-func (f *front) restart(local, password string, route ufrag.Route, remoteUfrag, remotePassword string) {
+func (f *front) restart(c credentials) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.agent.Restart(icelite.Credentials{
-		LocalUfrag: local, LocalPassword: password, RemoteUfrag: remoteUfrag, RemotePassword: remotePassword,
-	})
-	f.ufrag, f.route = local, route
-	f.minted = append(f.minted, minted{local, route})
-	if !f.closed {
-		f.s.host.sessions.add(local, route.Session, f.s)
+	if f.closed {
+		f.s.host.minter.Release(c.route.Session)
+		return
 	}
+	f.agent.Restart(c.forAgent())
+	f.ufrag, f.route = c.ufrag, c.route
+	f.minted = append(f.minted, minted{c.ufrag, c.route})
+	f.s.host.sessions.add(c.ufrag, c.route.Session, f.s)
 	f.retire()
 	f.reschedule()
 }
@@ -190,7 +194,14 @@ func (f *front) handleData(sh *shard, now time.Time, via netip.AddrPort, fr *tru
 		}
 		f.packetsIn++
 		f.bytesIn += uint64(len(fr.Payload))
-		if !f.s.conn.deliver(fr.Payload) {
+		if verdict == icelite.DeliverSRTP && len(sh.out.Packets) > 0 {
+			f.claim(path) // for the answer to the check that this started
+		}
+		switch {
+		case len(fr.Payload) > slotSize:
+			f.dropped++
+			sh.drop(DropOversize)
+		case !f.s.conn.deliver(fr.Payload):
 			f.dropped++
 			sh.drop(DropQueueFull)
 		}
@@ -267,9 +278,6 @@ func (f *front) apply(sh *shard, out *icelite.Output, now time.Time, path icelit
 		}
 		f.s.shard.enqueue(p.Via, &fr, p.Data)
 	}
-	if len(out.Packets) > 0 && f.s.shard != sh {
-		f.s.shard.flush()
-	}
 	events := out.Events
 	if events.Has(icelite.EventFirstCheck) {
 		f.firstCheck = now
@@ -285,6 +293,7 @@ func (f *front) apply(sh *shard, out *icelite.Output, now time.Time, path icelit
 		}
 	}
 	if events.Has(icelite.EventPathValidated) {
+		f.claim(out.ValidatedPath)
 		f.s.host.paths.own(out.ValidatedPath, f.s)
 	}
 	if events.Has(icelite.EventPathSelected) && !events.Has(icelite.EventFirstCheck) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,14 +53,16 @@ type stubRelay struct {
 	linkMu  sync.Mutex
 	wg      sync.WaitGroup
 
-	// rebind, if set, changes the address that the relay claims a client has,
-	// like a NAT that takes another port; replies go to the true one.
-	nat      sync.Map // netip.AddrPort (true) -> netip.AddrPort (claimed)
-	natBack  sync.Map
+	nat      sync.Map // a client's true address -> the one it is given out to have
+	natBack  sync.Map // the reverse; the zero address: forgotten
 	dropIn   atomic.Pointer[func([]byte) bool]
 	dropOut  atomic.Pointer[func(*trunk.Frame) bool]
+	epoch    atomic.Uint64
 	framesMu sync.Mutex
 	frames   []trunk.Frame // to clients, without payloads
+	// what came in control datagrams
+	announced []trunk.Frame
+	replies   []uint32
 }
 
 func newStubRelay(t testing.TB, keys *ufrag.Keyring, id uint16) *stubRelay {
@@ -72,7 +75,8 @@ func newStubRelay(t testing.TB, keys *ufrag.Keyring, id uint16) *stubRelay {
 		return c
 	}
 	r := &stubRelay{t: t, keys: keys, id: id, ingress: listen(), trunk: listen()}
-	r.link = trunk.NewLink(uint64(time.Now().UnixNano())|1, [16]byte{1, byte(id)})
+	r.epoch.Store(uint64(time.Now().UnixNano()))
+	r.link = trunk.NewLink(r.epoch.Load(), [16]byte{1, byte(id)})
 	r.wg.Add(2)
 	go r.fromClients()
 	go r.fromHost()
@@ -210,7 +214,80 @@ func (r *stubRelay) control(h *trunk.Header, body []byte, from netip.AddrPort) {
 	}
 }
 
-func (r *stubRelay) onControl(*trunk.Header, []byte) {}
+// onControl keeps what a test looks at. The link's lock is held.
+func (r *stubRelay) onControl(h *trunk.Header, body []byte) {
+	r.framesMu.Lock()
+	defer r.framesMu.Unlock()
+	switch h.Type {
+	case trunk.TypeAnnounce:
+		var m trunk.Announce
+		if p := m.Parse(body); p != trunk.OK || !r.link.Accept(h, m.To) {
+			r.t.Errorf("an announcement that is not acceptable: %v", p)
+			return
+		}
+		r.announced = append(r.announced, m.Flows...)
+	case trunk.TypeKeepalive:
+		var m trunk.Keepalive
+		if m.Parse(body) == trunk.OK && m.Reply {
+			r.replies = append(r.replies, m.Token)
+		}
+	case trunk.TypeGoodbye:
+		var m trunk.Goodbye
+		if m.Parse(body) == trunk.OK && m.Reply {
+			r.replies = append(r.replies, m.Token)
+		}
+	default:
+	}
+}
+
+// restart makes the relay another process on the same addresses.
+func (r *stubRelay) restart() {
+	r.linkMu.Lock()
+	defer r.linkMu.Unlock()
+	r.link = trunk.NewLink(r.epoch.Add(1), [16]byte{2, byte(r.id)})
+}
+
+// send puts a control datagram on the way to the Host.
+func (r *stubRelay) send(build func(l *trunk.Link, peer uint64) ([]byte, bool)) {
+	r.t.Helper()
+	r.linkMu.Lock()
+	defer r.linkMu.Unlock()
+	peer, _ := r.link.Peer()
+	b, ok := build(r.link, peer)
+	if !ok {
+		r.t.Fatal("cannot build a control datagram")
+	}
+	host, _ := r.host.Load().(netip.AddrPort)
+	_, _ = r.trunk.WriteToUDPAddrPort(b, host)
+}
+
+func (r *stubRelay) hello() {
+	r.send(func(l *trunk.Link, _ uint64) ([]byte, bool) {
+		nonce, _ := l.Hello(time.Now())
+		h := l.Header(trunk.TypeHello)
+		return (&trunk.Hello{Nonce: nonce, Role: trunk.RoleRelay, Ingresses: []uint16{r.id}}).Append(nil, &h, r.keys)
+	})
+}
+
+func (r *stubRelay) proven() bool {
+	r.linkMu.Lock()
+	defer r.linkMu.Unlock()
+	_, ok := r.link.Peer()
+	return ok
+}
+
+// has reports whether a flow was announced, or a token answered.
+func (r *stubRelay) has(flow func(trunk.Frame) bool) bool {
+	r.framesMu.Lock()
+	defer r.framesMu.Unlock()
+	return slices.ContainsFunc(r.announced, flow)
+}
+
+func (r *stubRelay) answered(token uint32) bool {
+	r.framesMu.Lock()
+	defer r.framesMu.Unlock()
+	return slices.Contains(r.replies, token)
+}
 
 // rebind makes a client that was known as one address appear as another one
 // from now on; packets to the old one are lost.

@@ -339,6 +339,7 @@ func (h *Host) admit(s *Session, err error) error {
 
 // forget is the last step of a session's end.
 func (h *Host) forget(s *Session) {
+	h.log.Debug("session ended", "session", s.id, "reason", s.CloseReason())
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.live, s)

@@ -116,7 +116,7 @@ func TestOfferTransport(t *testing.T) {
 			return o.ufrag == "Ab+/" && o.password == "0123456789abcdefghijkl" && o.fingerprint == "sha-256 "+testPrint && o.setup == "actpass" && o.audio
 		}},
 		"lower case fingerprint": {edit(t, testPrint, strings.ToLower(testPrint)), func(o *offer) bool { return o.fingerprint == "sha-256 "+testPrint }},
-		"strongest fingerprint": {edit(t, "a=setup:actpass", "a=setup:actpass\r\na=fingerprint:"+long), func(o *offer) bool { return o.fingerprint == long }},
+		"strongest fingerprint":  {edit(t, "a=setup:actpass", "a=setup:actpass\r\na=fingerprint:"+long), func(o *offer) bool { return o.fingerprint == long }},
 		"bundled section with another ufrag": {
 			strings.Replace(browserOffer(), "m=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\nc=IN IP4 0.0.0.0\r\na=ice-ufrag:Ab+/", "m=application 9 UDP/DTLS/SCTP webrtc-datachannel\r\na=ice-ufrag:Other", 1),
 			func(o *offer) bool { return o.ufrag == "Ab+/" },

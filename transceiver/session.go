@@ -45,8 +45,7 @@ type Session struct {
 
 	negotiation sync.Mutex // one offer at a time
 	first       *offer     // what the first offer said; written before the session is shared
-	remote      struct{ ufrag, password string }
-	local       struct{ password string }
+	ice         credentials
 
 	connected     chan struct{}
 	connectedOnce sync.Once
@@ -203,10 +202,9 @@ func (h *Host) newSession(o *offer, opts AcceptOptions, ingresses []Ingress) (*S
 		created:   time.Now(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.remote.ufrag, s.remote.password = o.ufrag, o.password
-	s.local.password = password
+	s.ice = credentials{o.ufrag, o.password, local, password, route}
 	s.conn = newVirtualConn(o.ufrag, o.password, s.fromPion)
-	s.front.init(s, local, password, route, o)
+	s.front.init(s, s.ice)
 	s.pc, err = h.engine.peerConnection(&h.cfg, s, o.setup != setupActive)
 	if err != nil {
 		s.cancel()
@@ -314,21 +312,40 @@ func (s *Session) Renegotiate(ctx context.Context, offerSDP string) (answer stri
 	return s.negotiate(o, nil)
 }
 
-// restart takes the client's credentials and, if they are new, mints a fresh
-// ufrag for it. The negotiation lock is held.
-func (s *Session) restart(remoteUfrag, remotePassword string) error {
-	if remoteUfrag == s.remote.ufrag && remotePassword == s.remote.password {
-		return nil
+// credentials are a generation of the session's ICE: what the client's
+// newest offer says, and what the answer to it says.
+type credentials struct {
+	remoteUfrag, remotePassword string
+	ufrag, password             string
+	route                       ufrag.Route
+}
+
+// credentialsFor returns the current credentials if the client's are known
+// already, or else mints fresh ones for an ICE restart, which take effect with
+// restart or go back with discard. The negotiation lock is held.
+func (s *Session) credentialsFor(remoteUfrag, remotePassword string) (c credentials, err error) {
+	if remoteUfrag == s.ice.remoteUfrag && remotePassword == s.ice.remotePassword {
+		return s.ice, nil
 	}
-	local, password, route, err := s.host.minter.Mint()
-	if err != nil {
-		return err
+	c = credentials{remoteUfrag: remoteUfrag, remotePassword: remotePassword}
+	c.ufrag, c.password, c.route, err = s.host.minter.Mint()
+	return c, err
+}
+
+func (s *Session) discard(c credentials) {
+	if c != s.ice {
+		s.host.minter.Release(c.route.Session)
 	}
-	s.remote.ufrag, s.remote.password = remoteUfrag, remotePassword
-	s.local.password = password
-	s.front.restart(local, password, route, remoteUfrag, remotePassword)
+}
+
+// restart makes credentials the current ones.
+func (s *Session) restart(c credentials) {
+	if c == s.ice {
+		return
+	}
+	s.ice = c
+	s.front.restart(c)
 	s.host.restarts.Add(1)
-	return nil
 }
 
 // negotiate puts an offer to Pion and makes the client's answer.
@@ -346,6 +363,11 @@ func (s *Session) negotiate(o *offer, prepare func() error) (answer string, err 
 	if err != nil {
 		return "", s.pionRefused(err)
 	}
+	defer func() {
+		if err != nil {
+			s.settle()
+		}
+	}()
 	if prepare != nil {
 		if err := prepare(); err != nil {
 			return "", err
@@ -355,18 +377,33 @@ func (s *Session) negotiate(o *offer, prepare func() error) (answer string, err 
 	if err != nil {
 		return "", s.pionRefused(err)
 	}
-	// Only now: an offer that Pion refuses changes nothing.
-	if err := s.restart(o.ufrag, o.password); err != nil {
-		return "", err
-	}
-	answer, err = rewriteAnswer(local.SDP, s.Ufrag(), s.local.password, s.ingresses)
+	ice, err := s.credentialsFor(o.ufrag, o.password)
 	if err != nil {
 		return "", err
 	}
+	answer, err = rewriteAnswer(local.SDP, ice.ufrag, ice.password, s.ingresses)
+	if err != nil {
+		s.discard(ice)
+		return "", err
+	}
 	if err := s.pc.SetLocalDescription(local); err != nil {
+		s.discard(ice)
 		return "", s.pionRefused(err)
 	}
+	s.restart(ice) // last: an offer that is refused changes nothing
 	return answer, nil
+}
+
+// settle brings Pion back to where it takes a further offer, after a
+// renegotiation that was refused. Pion knows no rollback (RFC 9429 section
+// 5.7), so it gets its own answer, which nobody else sees.
+func (s *Session) settle() {
+	if s.pc.CurrentRemoteDescription() == nil || s.pc.SignalingState() != webrtc.SignalingStateHaveRemoteOffer {
+		return
+	}
+	if local, err := s.pc.CreateAnswer(nil); err == nil {
+		_ = s.pc.SetLocalDescription(local)
+	}
 }
 
 // pionRefused tells an offer that Pion cannot answer from a session that ended

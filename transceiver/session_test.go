@@ -428,6 +428,38 @@ func TestRenegotiationRefusesAnotherIdentity(t *testing.T) {
 	ch.echo(t, "after")
 }
 
+// An offer that leaves nothing to answer changes nothing, and the next offer
+// is answered. (Pion's client stops sending when it makes a restart offer.)
+func TestRefusedRenegotiationChangesNothing(t *testing.T) {
+	host, _ := setup(t, withEcho)
+	c := newClient(t, nil)
+	ch := c.channel()
+	s := c.call(host, AcceptOptions{})
+	ch.echo(t, "before")
+	offer := c.offer(&webrtc.OfferOptions{ICERestart: true})
+	section := offer[strings.Index(offer, "m=application"):]
+	transport := strings.Join(slices.Concat(sdpLines(section, "a=ice-"), sdpLines(offer, "a=fingerprint")), "\r\n")
+	bad := strings.Replace(offer, "m=application 9", "m=application 0", 1)
+	bad = strings.Replace(bad, "a=group:BUNDLE 0", "a=group:BUNDLE v", 1)
+	bad += "m=video 9 UDP/TLS/RTP/SAVPF 96\r\nc=IN IP4 0.0.0.0\r\na=mid:v\r\na=sendonly\r\na=rtcp-mux\r\na=setup:actpass\r\na=rtpmap:96 VP8/90000\r\n" + transport + "\r\n"
+	before := s.Ufrag()
+	if _, err := s.Renegotiate(context.Background(), bad); !errors.Is(err, ErrUnsupported) {
+		t.Fatalf("got %v", err)
+	}
+	if s.Ufrag() != before || s.CloseReason() != ReasonNone {
+		t.Fatalf("the refused offer had an effect: %v", s.Err())
+	}
+	answer, err := s.Renegotiate(context.Background(), offer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Ufrag() == before {
+		t.Error("the second try did not restart ICE")
+	}
+	c.answer(answer)
+	ch.echo(t, "after the restart")
+}
+
 // A NAT gives the client another port in the middle of a call with audio: the
 // relay guesses the owner and says so, the Host proves the new path.
 func TestRebindingFollowsTheClient(t *testing.T) {

@@ -75,6 +75,12 @@ func (sh *shard) HandleBatch(_ int, pkts []udpbatch.Packet) {
 		sh.datagramsIn.Add(1)
 		sh.datagram(now, &pkts[i])
 	}
+	// Answers of sessions that belong to other shards; Idle sends our own.
+	for _, other := range sh.host.shards {
+		if other != sh {
+			other.flush()
+		}
+	}
 }
 
 func (sh *shard) datagram(now time.Time, p *udpbatch.Packet) {

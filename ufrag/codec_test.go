@@ -3,6 +3,7 @@ package ufrag
 import (
 	"errors"
 	"fmt"
+	"math/big"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -94,6 +95,24 @@ func TestBase62Limits(t *testing.T) {
 		hi, lo, err := decode62(&s)
 		if err != nil || hi != v[0] || lo != v[1] {
 			t.Errorf("%x: %s decodes to %x %x, %v", v, s[:], hi, lo, err)
+		}
+	}
+	// Every pair of first digits, with the smallest rest, the largest, and one in
+	// between: the overflow shows in another place each.
+	limit := new(big.Int).Lsh(big.NewInt(1), 128)
+	for i := range 62 * 62 {
+		for _, rest := range []string{strings.Repeat("0", 20), "C" + strings.Repeat("0", 19), strings.Repeat("z", 20)} {
+			text := string([]byte{alphabet[i/62], alphabet[i%62]}) + rest
+			want := big.NewInt(int64(i))
+			for _, c := range []byte(rest) {
+				want.Add(want.Mul(want, big.NewInt(62)), big.NewInt(int64(strings.IndexByte(refAlphabet, c))))
+			}
+			hi, lo, err := decode62((*[digits62]byte)([]byte(text)))
+			got := new(big.Int).SetUint64(hi)
+			got.Add(got.Lsh(got, 64), new(big.Int).SetUint64(lo))
+			if want.Cmp(limit) >= 0 && err != ErrRange || want.Cmp(limit) < 0 && (err != nil || got.Cmp(want) != 0) {
+				t.Errorf("%s decodes to %d, %v; want %d", text, got, err, want)
+			}
 		}
 	}
 }

@@ -78,7 +78,7 @@ type derived struct {
 // output, which escape through hash.Hash.
 type passwordScratch struct {
 	mac hash.Hash
-	in  [PasswordLength]byte // the longest ufrag of any codec here
+	in  [PlainLength]byte // the longest ufrag of any codec here
 	out [sha256.Size]byte
 }
 

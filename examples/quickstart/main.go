@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string) error {
 	codec := ufrag.NewCodec(keys)
 
 	front, err := relay.New(relay.Config{
-		Ingresses:     ingresses(netip.AddrPort(relayAddr), advertise),
+		Ingresses:     ingresses(ctx, netip.AddrPort(relayAddr), advertise),
 		Trunk:         netip.AddrPortFrom(trunkNet.Addr(), 0),
 		Codec:         codec,
 		TrunkKeys:     keys,
@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer front.Close()
+	defer func() { _ = front.Close() }()
 	served := make(chan error, 1)
 	go func() { served <- front.Serve() }()
 
@@ -108,15 +108,4 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return nil
-}
-
-func keyring(file string) (*ufrag.Keyring, error) {
-	if file != "" {
-		return ufrag.ReadKeyFile(file)
-	}
-	key, err := ufrag.GenerateKey('A')
-	if err != nil {
-		return nil, err
-	}
-	return ufrag.NewKeyring(key.ID, key)
 }

@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer watcher.Close()
+	defer func() { _ = watcher.Close() }()
 
 	config := relay.Config{
 		Trunk:         netip.AddrPort(trunk),
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 	pages, err := cli.Listen(*web, cli.RelayPages(server))
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer watcher.Close()
+	defer func() { _ = watcher.Close() }()
 
 	config := transceiver.Config{
 		Listen:         netip.AddrPort(trunk),

@@ -102,11 +102,11 @@ func TestBrowsersWithDefaultSettings(t *testing.T) {
 
 		b := launch(t, ctx, d.network, kind, browser.Options{})
 		p := open(t, ctx, b, d.hosts[0])
-		for _, r := range callAll(t, ctx, p, "default", 2) {
+		for _, r := range callAll(t, ctx, open(t, ctx, b, d.hosts[0]), "default", 2) {
 			d.checkCandidates(t, r.Answer)
 			t.Logf("connect %.0f ms, echo %.1f ms, %d packets, loudness %.3f", r.Connect, r.EchoRTT, r.Packets, r.Loudness)
 		}
-		pressTalk(t, ctx, p, kind)
+		pressTalk(t, ctx, d, p, kind)
 	})
 }
 
@@ -131,13 +131,16 @@ const readPage = `() => {
   return {
     state: document.body.dataset.state, status: text('status'), owner: text('owner'), host: text('host'),
     session: text('session'), ufrag: text('ufrag'), client: text('client'), ingress: text('ingress'), rtt: text('rtt'),
-    up: Number(text('up')), down: Number(text('down')), level: document.getElementById('level-in').value,
+    up: Number(text('up')), down: Number(text('down')), level: Number(document.getElementById('level-in').getAttribute('aria-valuenow')),
   };
 }`
 
-// pressTalk uses the page as a person would, and saves a picture of it.
-func pressTalk(t *testing.T, ctx context.Context, p *browser.Page, kind browser.Kind) {
+// pressTalk uses the page as a person would, and saves a picture of it: talk,
+// hang up, talk again, close the tab. Either end must reach the call's owner at
+// once, though the silence that ends other calls takes 30 s.
+func pressTalk(t *testing.T, ctx context.Context, d *deployment, p *browser.Page, kind browser.Kind) {
 	t.Helper()
+	others := len(d.sessions(t, ctx))
 	read := func() (s pageState) {
 		if err := p.Call(ctx, readPage, nil, &s); err != nil {
 			t.Fatal(err)
@@ -171,6 +174,27 @@ func pressTalk(t *testing.T, ctx context.Context, p *browser.Page, kind browser.
 	eventually(t, 10*time.Second, func() string {
 		if s := read(); s.State != "idle" {
 			return fmt.Sprintf("after Hang up the page shows %+v", s)
+		}
+		if n := len(d.sessions(t, ctx)); n > others {
+			return fmt.Sprintf("%d sessions after Hang up, want %d", n, others)
+		}
+		return ""
+	})
+	if err := p.Click(ctx, "#talk"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, func() string {
+		if s := read(); s.State != "connected" {
+			return fmt.Sprintf("after Talk again the page shows %+v", s)
+		}
+		return ""
+	})
+	if err := p.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, func() string {
+		if n := len(d.sessions(t, ctx)); n > others {
+			return fmt.Sprintf("%d sessions after the tab was closed, want %d", n, others)
 		}
 		return ""
 	})

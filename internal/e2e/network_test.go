@@ -83,7 +83,7 @@ func (n *network) listen(t *testing.T, address string) net.Listener {
 	t.Helper()
 	var l net.Listener
 	err := n.Do(func() (err error) {
-		l, err = net.Listen("tcp", address)
+		l, err = new(net.ListenConfig).Listen(t.Context(), "tcp", address)
 		return err
 	})
 	if err != nil {
@@ -97,7 +97,7 @@ func (n *network) listenUDP(t *testing.T, address string) net.PacketConn {
 	t.Helper()
 	var c net.PacketConn
 	err := n.Do(func() (err error) {
-		c, err = net.ListenPacket("udp4", address)
+		c, err = new(net.ListenConfig).ListenPacket(t.Context(), "udp4", address)
 		return err
 	})
 	if err != nil {

@@ -67,7 +67,7 @@ func build(t *testing.T, name string) string {
 		binaries.dir, binaries.built = dir, make(map[string]string)
 	}
 	path := filepath.Join(binaries.dir, name)
-	cmd := exec.Command("go", "build", "-race", "-o", path, "./"+name)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", path, "./"+name)
 	cmd.Dir = filepath.Join("..", "..", "examples")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build %s: %v\n%s", name, err, out)
@@ -90,7 +90,7 @@ type process struct {
 func (n *network) run(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, output: new(tail), exited: make(chan struct{})}
-	p.cmd = exec.Command(build(t, name), args...)
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), build(t, name), args...) // stop ends it
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	if err := n.start(p.cmd); err != nil {
 		t.Fatal(err)

@@ -18,16 +18,16 @@ func TestErrorsAreOneLine(t *testing.T) {
 	if err := os.WriteFile(badKeys, []byte("A tooshort mint\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	udp, err := new(net.ListenConfig).ListenPacket(ctx, "udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer udp.Close()
-	tcp, err := net.Listen("tcp4", "127.0.0.1:0")
+	defer func() { _ = udp.Close() }()
+	tcp, err := new(net.ListenConfig).Listen(ctx, "tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tcp.Close()
+	defer func() { _ = tcp.Close() }()
 	takenUDP, takenTCP := udp.LocalAddr().String(), tcp.Addr().String()
 
 	relayd := []string{"-listen", "127.0.0.1:0", "-trunk", "127.0.0.1:0", "-http", "127.0.0.1:0", "-keys", keys, "-allow-upstream", "127.0.0.1"}

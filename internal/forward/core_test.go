@@ -347,14 +347,18 @@ func TestNothingAllocates(t *testing.T) {
 	w := newWorld(t, 2, nil)
 	checks := [][]byte{w.check(0, 1, false), w.check(1, 1, false), w.check(0, 1, true), w.check(0, 2, false)}
 	n := 0
+	rtp := [][]byte{media(0), media(1), media(2), media(3), media(4)}
+	packets := [][]byte{nil, nil, {22, 1, 2, 3}, {}}
 	step := func() {
 		n++
 		w.now += 3
+		packets[0], packets[1] = checks[n%4], rtp[n%5]
 		from := clientAddr(n%7, n%31)
 		c := w.cores[n%2]
 		c.Begin(w.now)
-		for _, data := range [...][]byte{checks[n%4], media(byte(n % 5)), {22, 1, 2, 3}, {}} {
-			c.Client(&w.packet(data, from).p, &scratch.v)
+		for _, data := range packets {
+			scratch.p = Packet{Data: data, From: from, Ingress: 1}
+			c.Client(&scratch.p, &scratch.v)
 		}
 		scratch.f = trunk.Frame{Flags: trunk.ToClient | trunk.Flags(n%2)*trunk.Validated, Ingress: 1, Client: from, NSSRC: 1}
 		c.Frame(&scratch.f, hostAddr(n%2), &scratch.d)
@@ -373,14 +377,4 @@ var scratch struct {
 	v Verdict
 	f trunk.Frame
 	d Delivery
-}
-
-func (w *world) packet(data []byte, from netip.AddrPort) *struct {
-	p Packet
-	v Verdict
-	f trunk.Frame
-	d Delivery
-} {
-	scratch.p = Packet{Data: data, From: from, Ingress: 1}
-	return &scratch
 }

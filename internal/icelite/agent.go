@@ -78,9 +78,8 @@ type Agent struct {
 	selectedAt stamp
 	consentAt  stamp // next consent check, while the current path is proven
 
-	replay      replay
-	triggerFrom stamp
-	acks        acks
+	replay replay
+	acks   acks
 
 	state            State
 	reason           Reason

@@ -453,3 +453,47 @@ func TestTimeBase(t *testing.T) {
 	}
 	h.wantState(StateConnected, ReasonNone)
 }
+
+func TestAnswerThatIsFarTooLateProvesNothing(t *testing.T) {
+	h := newHarness(t)
+	h.prove(pathA, checkOpts{}, time.Millisecond)
+	own := h.ownCheckIn(h.check(pathC, checkOpts{}), pathC)
+	h.sleep(5001 * time.Millisecond)
+	if h.answer(own, creds(1)); h.info(pathC).Validated {
+		t.Error("proven")
+	}
+}
+
+// A path in reserve stays proven as long as the client checks it and answers.
+func TestPathInReserveIsKeptProven(t *testing.T) {
+	h := newHarness(t)
+	h.prove(pathA, checkOpts{}, time.Millisecond)
+	h.prove(pathC, checkOpts{}, time.Millisecond)
+	own := 0
+	for range 20 {
+		h.keepAlive(2656*time.Millisecond, pathA, creds(1))
+		if o, ok := findOwnCheck(h, h.check(pathC, checkOpts{}), pathC); ok {
+			own++
+			h.answer(clone([]Outgoing{o})[0], creds(1))
+		}
+	}
+	if !h.info(pathC).Validated || own != 20 {
+		t.Errorf("proven %v after %d own checks", h.info(pathC).Validated, own)
+	}
+}
+
+// A path that was proven long ago is asked as soon as it is chosen: its consent
+// may end before the first regular check.
+func TestChosenPathIsAskedAtOnceIfItsProofIsOld(t *testing.T) {
+	h := newHarness(t)
+	h.prove(pathA, checkOpts{}, time.Millisecond)
+	h.prove(pathC, checkOpts{}, time.Millisecond)
+	h.keepAlive(28*time.Second, pathA, creds(1))
+	h.sleep(50 * time.Millisecond)
+	h.rtp(pathC)
+	h.wantCurrent(pathC)
+	h.answer(h.ownCheckIn(h.out.Packets, pathC), creds(1))
+	h.wait(5 * time.Second)
+	h.wantCurrent(pathC)
+	h.wantState(StateConnected, ReasonNone)
+}

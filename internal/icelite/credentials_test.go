@@ -81,6 +81,40 @@ func TestRestartOnTheSameAddress(t *testing.T) {
 	}
 }
 
+func TestCurrentPathThatTakesOnNewerCredentialsRetiresItsOld(t *testing.T) {
+	h := newHarness(t)
+	h.prove(pathA, checkOpts{}, time.Millisecond)
+	h.a.Restart(creds(2))
+	h.a.Restart(creds(3))
+	if r := h.a.RetiredUfrags(); len(r) != 0 {
+		t.Fatalf("retired %v while in use", r)
+	}
+	h.check(pathA, checkOpts{creds: creds(3)})
+	if r := h.a.RetiredUfrags(); !h.out.Events.Has(EventUfragsRetired) || !slices.Equal(r, []string{creds(1).LocalUfrag}) {
+		t.Errorf("retired %v, events %b", r, h.out.Events)
+	}
+}
+
+func TestRestartGivesTheSessionTimeToConnect(t *testing.T) {
+	for name, idle := range map[string]time.Duration{"new": 29 * time.Second, "failed": 90 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			h.wait(idle)
+			h.a.Restart(creds(2))
+			if next := h.a.Next(); next.After(h.now) {
+				t.Errorf("next %v", next)
+			}
+			h.poll()
+			h.wait(29 * time.Second)
+			if s, _ := h.a.State(); s == StateFailed {
+				t.Fatal("failed too early")
+			}
+			h.wait(time.Second)
+			h.wantState(StateFailed, ReasonNoCheck)
+		})
+	}
+}
+
 // A restart may change only the client's half: the Host's ufrag is still in use.
 func TestUfragThatANewerGenerationUsesIsNotRetired(t *testing.T) {
 	h := newHarness(t)

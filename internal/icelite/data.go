@@ -78,7 +78,7 @@ func (a *Agent) HandleData(now time.Time, id Path, via netip.AddrPort, class stu
 	}
 	// DTLS from a path whose check went unanswered starts another one; an
 	// address that never sent an authenticated check is asked only for SRTP.
-	if !p.check.active && t-p.check.sentAt[0] >= retryAfter && (srtp || p.authenticated) && a.roomForCheck(p) && a.triggerAllowed(t) {
+	if !p.check.active && t-p.check.sentAt[0] >= retryAfter && (srtp || p.authenticated) && a.roomForCheck(p) {
 		a.startCheck(i, netip.AddrPort{}, probeTries, t, out)
 	}
 	if !srtp {

@@ -12,11 +12,6 @@ const (
 	// amplification is how much more than it sent a further path may be sent
 	// before it is proven: QUIC's limit (RFC 9000 section 8).
 	amplification = 3
-
-	// Checks that unauthenticated SRTP starts come from one bucket: strangers
-	// who know an SSRC can cause that many at once and one more every interval.
-	triggerBurst    = 4
-	triggerInterval = 250 * millisecond
 )
 
 // limit is how many bytes an unproven path may be sent in all.
@@ -42,15 +37,4 @@ func (p *path) room(proven bool) int {
 		return int(limit - p.budgetOut)
 	}
 	return 0
-}
-
-// triggerAllowed takes one check out of the bucket for unauthenticated SRTP.
-func (a *Agent) triggerAllowed(t stamp) bool {
-	// The bucket is a time in the past: it is full when that is long enough ago.
-	from := max(a.triggerFrom, t-triggerBurst*triggerInterval)
-	if from+triggerInterval > t {
-		return false
-	}
-	a.triggerFrom = from + triggerInterval
-	return true
 }

@@ -119,6 +119,45 @@ func TestMoveRules(t *testing.T) {
 			h.wait(300 * ms)
 			return pathA
 		},
+		"3: USE-CANDIDATE on both in turn says nothing": func(t *testing.T, h *harness) Path {
+			both(h, checkOpts{})
+			h.sleep(300 * ms)
+			h.check(pathA, checkOpts{use: true})
+			h.sleep(300 * ms)
+			h.check(pathC, checkOpts{use: true})
+			h.wait(250 * ms)
+			return pathA
+		},
+		"3: USE-CANDIDATE, the current path went on for a while": func(t *testing.T, h *harness) Path {
+			both(h, checkOpts{})
+			h.check(pathC, checkOpts{use: true})
+			h.keepAlive(300*ms, pathA, creds(1))
+			h.wait(time.Second)
+			return pathA
+		},
+		"3: a path that was just chosen has 500 ms": func(t *testing.T, h *harness) Path {
+			h.prove(pathA, checkOpts{}, 10*ms)
+			h.prove(pathC, checkOpts{use: true}, 10*ms)
+			h.wait(470 * ms)
+			return pathA
+		},
+		"3: and no more": func(t *testing.T, h *harness) Path {
+			h.prove(pathA, checkOpts{}, 10*ms)
+			h.prove(pathC, checkOpts{use: true}, 10*ms)
+			h.wait(490 * ms)
+			return pathC
+		},
+		"3: what was said before a move is over": func(t *testing.T, h *harness) Path {
+			both(h, checkOpts{})
+			own := h.ownCheckIn(h.check(pathB, checkOpts{use: true}), pathB)
+			h.sleep(100 * ms)
+			h.rtp(pathC)
+			h.wantCurrent(pathC)
+			h.sleep(600 * ms)
+			h.answer(own, creds(1))
+			h.wait(2 * time.Second)
+			return pathC
+		},
 		"4: the first path stays unproven": func(t *testing.T, h *harness) Path {
 			h.check(pathA, checkOpts{})
 			h.sleep(10 * ms)
@@ -209,5 +248,25 @@ func TestRestartToADeadAddress(t *testing.T) {
 		h.keepAlive(time.Second, pathA, creds(1))
 		h.wantCurrent(pathA)
 		h.wantState(StateConnected, ReasonNone)
+	}
+}
+
+// One check on another path does not make us ask the current one for ever.
+func TestAnOldCheckIsForgotten(t *testing.T) {
+	h := newHarness(t)
+	h.prove(pathA, checkOpts{}, 10*ms)
+	h.prove(pathC, checkOpts{}, 10*ms)
+	h.wait(time.Second)
+	asked := h.a.Stats().OwnChecks
+	h.answer(h.ownCheckIn(h.check(pathC, checkOpts{}), pathA), creds(1))
+	for range 1000 {
+		h.sleep(10 * ms)
+		for _, o := range clone(h.poll()) {
+			h.answer(o, creds(1))
+		}
+	}
+	h.wantCurrent(pathA)
+	if n := h.a.Stats().OwnChecks - asked; n > 10 {
+		t.Errorf("%d own checks in 10 s", n)
 	}
 }

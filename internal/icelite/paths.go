@@ -12,6 +12,8 @@ const (
 	maxProvisional = 2
 	// provisionalTimeout is their life; it outlasts an own check.
 	provisionalTimeout = 5 * second
+	// provisionalHold is how long nothing takes its slot.
+	provisionalHold = 1 * second
 	// maxPast bounds the relays a path remembers it was behind.
 	maxPast = 4
 	// relayFlight is how long a client's check may travel through a relay.
@@ -161,9 +163,10 @@ func (a *Agent) slot(authenticated bool, t stamp) int {
 		return best
 	}
 	if provisional >= maxProvisional {
-		// One of them goes, but not while its own check is on the way: a
-		// stranger who changes ports must not push out the client who did.
-		if a.paths[oldest].check.active {
+		// One of them goes, but not before it had time to be asked: strangers
+		// who change ports must neither push out the client who did, nor cause
+		// more than a few checks a second.
+		if t-a.paths[oldest].born < provisionalHold {
 			return -1
 		}
 		return oldest

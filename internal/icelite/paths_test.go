@@ -38,6 +38,7 @@ func TestRelayOfAPath(t *testing.T) {
 	})
 	t.Run("packets in flight do not flip it back", func(t *testing.T) {
 		h := moved()
+		asked := h.a.Stats().OwnChecks
 		for range 50 {
 			rtpVia(h, relay1)
 			want(t, h, relay2)
@@ -45,6 +46,9 @@ func TestRelayOfAPath(t *testing.T) {
 			h.sleep(20 * time.Millisecond)
 		}
 		want(t, h, relay2)
+		if h.a.Stats().OwnChecks != asked {
+			t.Error("checks though the new relay brings packets")
+		}
 	})
 	t.Run("a check in flight does not flip it back", func(t *testing.T) {
 		h := moved()

@@ -1,7 +1,7 @@
 package stun
 
 import (
-	"crypto/sha1" //nolint:gosec // RFC 8489 section 14.5 prescribes HMAC-SHA1.
+	"crypto/sha1" // RFC 8489 section 14.5 prescribes HMAC-SHA1
 	"crypto/subtle"
 	"encoding/binary"
 	"hash"
@@ -39,7 +39,7 @@ func (a *Authenticator) Check(m *Message, password []byte) bool {
 // MESSAGE-INTEGRITY, with the length field as if it ended after it.
 func (a *Authenticator) compute(before, password []byte) {
 	if a.h == nil {
-		a.h = sha1.New() //nolint:gosec // see the import
+		a.h = sha1.New()
 	}
 	copy(a.header[:], before)
 	// The message may have come with more behind it: what is hashed is always

@@ -3,7 +3,7 @@ package stun
 import (
 	"bytes"
 	"crypto/hmac"
-	"crypto/sha1" //nolint:gosec // HMAC-SHA1 is what the protocol has.
+	"crypto/sha1" // HMAC-SHA1 is what the protocol has
 	"encoding/binary"
 	"hash/crc32"
 	"net/netip"

@@ -2,6 +2,7 @@ package udpbatch
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -73,10 +74,7 @@ func TestStartStopOnOnePortLeaksNothing(t *testing.T) {
 
 // Stop at a random moment under load: everything ends, nobody panics.
 func TestCloseUnderLoad(t *testing.T) {
-	rounds := 60
-	if testing.Short() {
-		rounds = 10
-	}
+	const rounds = 15
 	eachPath(t, func(t *testing.T, p path) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range rounds {
@@ -114,7 +112,7 @@ func TestCloseUnderLoad(t *testing.T) {
 				}
 			})
 			wait(t, h.seen, "load")
-			for range rng.IntN(2000) {
+			for range rng.IntN(300) {
 				runtime.Gosched()
 			}
 			var closers sync.WaitGroup
@@ -152,7 +150,10 @@ func (h *echoHandler) Idle(time.Time) time.Duration { return time.Millisecond }
 func TestNoSendAfterCloseOnAReusedDescriptor(t *testing.T) {
 	eachPath(t, func(t *testing.T, p path) {
 		dest := client(t, "127.0.0.1:0")
-		for range 100 {
+		if err := dest.SetReadBuffer(20_000); err != nil { // enough, and quick to drain
+			t.Fatal(err)
+		}
+		for round := range 25 {
 			c := p.open(t, "127.0.0.1:0")
 			var quit atomic.Bool
 			started := make(chan struct{})
@@ -185,15 +186,17 @@ func TestNoSendAfterCloseOnAReusedDescriptor(t *testing.T) {
 			}
 			quit.Store(true)
 			writer.Wait()
-			if _, err := heirs[0].WriteToUDPAddrPort([]byte("end"), addrOf(dest)); err != nil {
-				t.Fatal(err)
-			}
+			end := fmt.Sprint("end ", round)
 			for {
+				// Its queue may have no room at first.
+				if _, err := heirs[0].WriteToUDPAddrPort([]byte(end), addrOf(dest)); err != nil {
+					t.Fatal(err)
+				}
 				b, from := receive(t, dest)
-				if string(b) == "end" {
+				if string(b) == end {
 					break
 				}
-				if from != c.LocalAddr() {
+				if string(b) == "late" && from != c.LocalAddr() {
 					t.Fatalf("%q came from %s, a socket opened after Close", b, from)
 				}
 			}

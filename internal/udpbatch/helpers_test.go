@@ -75,7 +75,7 @@ type collector struct {
 	bufs  [][1][]byte
 }
 
-func newCollector() *collector { return &collector{got: make(chan received, 100_000)} }
+func newCollector() *collector { return &collector{got: make(chan received, 4096)} }
 
 func (h *collector) HandleBatch(conn int, pkts []Packet) {
 	if h.conns != nil {

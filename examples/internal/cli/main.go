@@ -91,30 +91,32 @@ func Keys(path string) (*ufrag.Keyring, *ufrag.Watcher, error) {
 type Server struct {
 	http.Server
 	listener net.Listener
-	done     chan error
+	done     chan struct{}
 }
 
 // Listen binds an HTTP server.
 func Listen(addr string, handler http.Handler) (*Server, error) {
-	listener, err := net.Listen("tcp", addr)
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{listener: listener, done: make(chan error, 1)}
+	s := &Server{listener: listener, done: make(chan struct{})}
 	s.Handler = handler
 	s.ReadHeaderTimeout = 10 * time.Second
-	go func() { s.done <- s.Serve(listener) }()
+	go func() {
+		defer close(s.done)
+		_ = s.Serve(listener) // the error is that of Close
+	}()
 	return s, nil
 }
 
 // URL returns the address to open in a browser.
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() + "/" }
 
-// Close ends the server and waits for its listener.
-func (s *Server) Close() error {
-	err := s.Server.Close()
+// Close ends the server and waits for its goroutine.
+func (s *Server) Close() {
+	_ = s.Server.Close()
 	<-s.done
-	return err
 }
 
 // RelayPages serves the relay's own pages and its counters at GET /debug/stats.

@@ -105,9 +105,9 @@ func (p *Process) Errors() string { return p.errs.String() }
 func (p *Process) Stop() error {
 	pids := p.pids()
 	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGTERM)
 		_ = unix.Kill(pid, unix.SIGCONT)
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	timer := time.AfterFunc(2*time.Second, func() {
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL)

@@ -78,7 +78,7 @@ func NewRaw() (*Raw, error) {
 }
 
 // Close closes the socket.
-func (r *Raw) Close() error { return unix.Close(r.fd) }
+func (r *Raw) Close() { _ = unix.Close(r.fd) }
 
 // Buffer returns the payload space of the next datagram; it is valid until [Raw.Push].
 func (r *Raw) Buffer() []byte { return r.buf[r.used][headerLen:] }

@@ -67,7 +67,7 @@ func NewSink() (*Sink, error) {
 }
 
 // Close closes the socket.
-func (s *Sink) Close() error { return unix.Close(s.fd) }
+func (s *Sink) Close() { _ = unix.Close(s.fd) }
 
 // Port returns the port that the sink listens on.
 func (s *Sink) Port() uint16 { return s.port }

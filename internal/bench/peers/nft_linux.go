@@ -63,14 +63,14 @@ func StartNFT(tag string) (n *NFT, err error) {
 	}()
 	for i, part := range []string{"c", "r", "u"} {
 		n.ns[i] = fmt.Sprintf("usherbench-%s-%s", tag, part)
-		if err := command("", "ip", "netns", "add", n.ns[i]); err != nil {
+		if err := ip("", "netns", "add", n.ns[i]); err != nil {
 			return n, err
 		}
 		n.made = append(n.made, n.ns[i])
 	}
 	names := strings.NewReplacer("%c", n.ns[0], "%r", n.ns[1], "%u", n.ns[2])
 	for line := range strings.Lines(strings.TrimSpace(nftLinks)) {
-		if err := command("", "ip", strings.Fields(names.Replace(line))...); err != nil {
+		if err := ip("", strings.Fields(names.Replace(line))...); err != nil {
 			return n, err
 		}
 	}
@@ -84,7 +84,7 @@ func StartNFT(tag string) (n *NFT, err error) {
   }
 }
 `, nftPort, n.up.Port())
-	if err := command(rules, "ip", "netns", "exec", n.ns[1], "nft", "-f", "-"); err != nil {
+	if err := ip(rules, "netns", "exec", n.ns[1], "nft", "-f", "-"); err != nil {
 		return n, err
 	}
 	return n, n.settings()
@@ -133,27 +133,27 @@ func (n *NFT) sockets() error {
 func (n *NFT) Stop() {
 	for _, r := range []*load.Raw{n.rawUp, n.rawDown} {
 		if r != nil {
-			_ = r.Close()
+			r.Close()
 		}
 	}
 	for _, s := range []*load.Sink{n.clients, n.up} {
 		if s != nil {
-			_ = s.Close()
+			s.Close()
 		}
 	}
 	for _, ns := range n.made {
-		_ = command("", "ip", "netns", "del", ns) // nothing else to do about it
+		_ = ip("", "netns", "del", ns) // nothing else to do about it
 	}
 }
 
 // Send queues a payload in the given direction, through the router or by the
 // direct link.
 func (n *NFT) Send(down, routed bool, client int, payload []byte) {
-	ip := [4]byte{10, 77, byte(client / 250), byte(1 + client%250)}
+	addr := [4]byte{10, 77, byte(client / 250), byte(1 + client%250)}
 	if !routed {
-		ip[1] = 80
+		addr[1] = 80
 	}
-	c := load.Endpoint{IP: ip, Port: n.clients.Port()}
+	c := load.Endpoint{IP: addr, Port: n.clients.Port()}
 	u := load.Endpoint{IP: [4]byte{10, 78, 0, 2}, Port: n.up.Port()}
 	switch {
 	case down:
@@ -206,12 +206,12 @@ func (n *NFT) Establish(clients int) error {
 	return fmt.Errorf("nft: %d of %d clients got no packet through", left, clients)
 }
 
-// command runs a program with some standard input.
-func command(stdin, name string, args ...string) error {
-	cmd := exec.Command(name, args...) //nolint:noctx // short commands that end by themselves
+// ip runs ip(8) with some standard input.
+func ip(stdin string, args ...string) error {
+	cmd := exec.Command("ip", args...) //nolint:noctx // short commands that end by themselves
 	cmd.Stdin = strings.NewReader(stdin)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -72,30 +71,6 @@ type Grouper interface {
 	Group(client int) uint64
 }
 
-// MinPayload is the smallest payload: an RTP header and a time stamp.
-const MinPayload = 20
-
-const ssrcTag = 0x5A
-
-// PutPayload writes the start of a payload: an RTP header with the client in
-// the SSRC, and a time.
-func PutPayload(b []byte, client int, seq uint16, stamp int64) {
-	b[0], b[1] = 0x80, 111
-	binary.BigEndian.PutUint16(b[2:], seq)
-	binary.BigEndian.PutUint32(b[4:], uint32(seq)*960)
-	binary.BigEndian.PutUint32(b[8:], ssrcTag<<24|uint32(client))
-	binary.BigEndian.PutUint64(b[12:], uint64(stamp))
-}
-
-// ParsePayload reads what [PutPayload] wrote.
-func ParsePayload(b []byte) (client int, stamp int64, ok bool) {
-	if len(b) < MinPayload || b[0] != 0x80 || b[8] != ssrcTag {
-		return 0, 0, false
-	}
-	client = int(binary.BigEndian.Uint32(b[8:]) & 0xffffff)
-	return client, int64(binary.BigEndian.Uint64(b[12:])), true
-}
-
 // loopback returns 127.0.0.1 with a port.
 func loopback(port uint16) load.Endpoint {
 	return load.Endpoint{IP: [4]byte{127, 0, 0, 1}, Port: port}
@@ -107,7 +82,7 @@ func freePort() (uint16, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	addr, ok := c.LocalAddr().(*net.UDPAddr)
 	if !ok {
 		return 0, errors.New("no port")
@@ -153,11 +128,12 @@ func exchange(env *Env, n int, done func(client int) bool, send func(client int)
 func pollUntilQuiet(poll func() int, quiet time.Duration) {
 	last := time.Now()
 	for end := last.Add(2 * time.Second); time.Now().Before(end); {
-		if poll() > 0 {
+		switch {
+		case poll() > 0:
 			last = time.Now()
-		} else if time.Since(last) > quiet {
+		case time.Since(last) > quiet:
 			return
-		} else {
+		default:
 			time.Sleep(200 * time.Microsecond)
 		}
 	}

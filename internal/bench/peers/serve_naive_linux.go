@@ -22,7 +22,7 @@ func serveNaive(upstream netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if err := conn.SetReadBuffer(4 << 20); err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@ type usherFlow struct {
 	ufrag, password string
 	route           ufrag.Route
 	relay           load.Endpoint // trunk address of the worker that has the flow
+	taught          time.Time     // when a frame last carried the route
 	answered        bool
 }
 
@@ -145,15 +146,22 @@ func (p *usherPeer) Up(buf []byte, _ int, payload []byte) (int, load.Endpoint) {
 // as many as a datagram takes.
 func (p *usherPeer) Down(buf []byte, clients []int, payloads [][]byte) (n, used int, src, dst load.Endpoint) {
 	host, relay := p.host(clients[0]), p.flows[clients[0]].relay
-	h := p.link(host, relay).Header(trunk.TypeData)
+	h, now := p.link(host, relay).Header(trunk.TypeData), time.Now()
 	p.builder.Reset(&h)
 	for used < len(clients) && p.host(clients[used]) == host && p.flows[clients[used]].relay == relay {
 		f := trunk.Frame{
 			Flags: trunk.ToClient | trunk.Validated, Ingress: benchIngress,
 			Client: addrPort(p.env.ClientAddr(clients[used])), Payload: payloads[used],
 		}
+		teach := now.Sub(p.flows[clients[used]].taught) >= teachInterval
+		if teach {
+			p.teach(clients[used], &f)
+		}
 		if !p.builder.Add(&f) {
 			break
+		}
+		if teach {
+			p.flows[clients[used]].taught = now
 		}
 		used++
 	}
@@ -162,6 +170,15 @@ func (p *usherPeer) Down(buf []byte, clients []int, payloads [][]byte) (n, used 
 		n += copy(buf[n:], b)
 	}
 	return n, used, p.env.HostAddr(host), relay
+}
+
+// teachInterval is how often a Host puts the route and the SSRCs into a frame of
+// a flow, for relays that have restarted.
+const teachInterval = 100 * time.Millisecond
+
+func (p *usherPeer) teach(c int, f *trunk.Frame) {
+	f.Route = p.flows[c].route
+	f.SSRCs, f.NSSRC = [trunk.MaxSSRCs]uint32{ssrcTag<<24 | uint32(c)}, 1
 }
 
 // Group tells apart Hosts and relay workers: each Host has a writer of its own,
@@ -246,11 +263,11 @@ func (p *usherPeer) answer(host int, relay load.Endpoint, c int, f *trunk.Frame)
 	h := p.link(host, relay).Header(trunk.TypeData)
 	b := trunk.NewBuilder(0)
 	b.Reset(&h)
-	b.Add(&trunk.Frame{
-		Flags: trunk.ToClient | trunk.Validated, Ingress: f.Ingress, Client: f.Client,
-		Route: p.flows[c].route, SSRCs: [trunk.MaxSSRCs]uint32{ssrcTag<<24 | uint32(c)}, NSSRC: 1,
-		Payload: resp.Raw,
-	})
+	fr := trunk.Frame{
+		Flags: trunk.ToClient | trunk.Validated, Ingress: f.Ingress, Client: f.Client, Payload: resp.Raw,
+	}
+	p.teach(c, &fr)
+	b.Add(&fr)
 	b.Seal(p.keys)
 	var d []byte
 	for _, part := range b.Buffers() {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/peers"
@@ -62,14 +61,13 @@ func (b *bench) latency() error {
 		}
 	}
 	fmt.Println("\none-hop latency, uplink, 160 bytes, microseconds (median over rounds); half: half of the peer's own capacity")
-	tw := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "peer\tload\tpackets/s\tp50\tp99\tp99.9\tp50 min..max\tloss %\t")
+	t := newTable(os.Stdout, "peer\tload\tpackets/s\tp50\tp99\tp99.9\tp50 min..max\tloss %\t")
 	for _, r := range rows {
 		p50 := spreadOf(r.p50)
-		fmt.Fprintf(tw, "%s\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f..%.0f\t%.2f\t\n", r.peer, r.load, spreadOf(r.rate).median,
+		t.row("%s\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f..%.0f\t%.2f\t", r.peer, r.load, spreadOf(r.rate).median,
 			p50.median, spreadOf(r.p99).median, spreadOf(r.p999).median, p50.min, p50.max, spreadOf(r.loss).median)
 	}
-	return tw.Flush()
+	return t.flush()
 }
 
 func (b *bench) latencyRound(round int, c cell, ps []peers.Peer, row func(peer, load string) *latencyRow) error {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/usher-rtc/usher/internal/bench/peers"
 )
@@ -56,17 +55,16 @@ func (b *bench) lossFree() error {
 		stopPeers(ps)
 	}
 	fmt.Println("\nloss-free rate, uplink, 160 bytes, thousand packets/s; >=: the generator was the limit in at least one round")
-	tw := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "peer\tmin\tmedian\tmax\t\t")
+	t := newTable(os.Stdout, "peer\tmin\tmedian\tmax\t\t")
 	for _, name := range order {
 		s := spreadOf(rates[name])
 		note := ""
 		if capped[name] {
 			note = ">="
 		}
-		fmt.Fprintf(tw, "%s\t%.0f\t%.0f\t%.0f\t%s\t\n", name, s.min/1000, s.median/1000, s.max/1000, note)
+		t.row("%s\t%.0f\t%.0f\t%.0f\t%s\t", name, s.min/1000, s.median/1000, s.max/1000, note)
 	}
-	return tw.Flush()
+	return t.flush()
 }
 
 // searchLossFree returns the highest rate without loss, and whether the

@@ -214,8 +214,7 @@ func (b *bench) run() error {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	b.results.ratios(os.Stdout)
-	return nil
+	return b.results.ratios(os.Stdout)
 }
 
 // progress says on standard error what is going on.

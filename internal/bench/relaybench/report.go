@@ -34,6 +34,23 @@ func quantile(sorted []int64, q float64) int64 {
 	return sorted[max(0, min(i, len(sorted)-1))]
 }
 
+// table is text in columns.
+type table struct{ tw *tabwriter.Writer }
+
+// newTable begins a table; head has a tab after each column.
+func newTable(w io.Writer, head string) table {
+	t := table{tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)}
+	t.row("%s", head)
+	return t
+}
+
+// row adds a row, with a tab after each column. The writer keeps an error until flush.
+func (t table) row(format string, args ...any) {
+	_, _ = fmt.Fprintf(t.tw, format+"\n", args...)
+}
+
+func (t table) flush() error { return t.tw.Flush() }
+
 // results holds what was measured: cell, peer, round. A round that failed has no entry.
 type results struct {
 	cells []cell
@@ -76,9 +93,8 @@ func values(m map[int]figure, get func(figure) float64) []float64 {
 }
 
 // table prints a row for each cell and peer.
-func (r *results) table(w io.Writer) {
-	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "clients\tsize\tdirection\trate\tpeer\trounds\tmin\tmedian\tmax\tus/packet\tloss %\tbundle up\tbundle down\t")
+func (r *results) table(w io.Writer) error {
+	t := newTable(w, "clients\tsize\tdirection\trate\tpeer\trounds\tmin\tmedian\tmax\tus/packet\tloss %\tbundle up\tbundle down\t")
 	for _, c := range r.cells {
 		rate := "full"
 		if c.rate > 0 {
@@ -97,11 +113,11 @@ func (r *results) table(w io.Writer) {
 			if k.median > 0 {
 				us = 1000 / k.median
 			}
-			fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%d\t%.0f\t%.0f\t%.0f\t%.2f\t%.1f\t%.1f\t%.1f\t\n",
+			t.row("%d\t%s\t%s\t%s\t%s\t%d\t%.0f\t%.0f\t%.0f\t%.2f\t%.1f\t%.1f\t%.1f\t",
 				c.clients, c.sizes, c.dir, rate, p, len(m), k.min, k.median, k.max, us, loss.median, up.median, down.median)
 		}
 	}
-	_ = tw.Flush()
+	return t.flush()
 }
 
 // families are the names in the ratio lines, with the variants that count for
@@ -169,7 +185,7 @@ func compareBool(a, b bool) int {
 }
 
 // ratios prints "ratio usher/PEER DIRECTION MEDIAN" lines.
-func (r *results) ratios(w io.Writer) {
+func (r *results) ratios(w io.Writer) error {
 	for _, f := range families {
 		for _, d := range []direction{uplink, downlink, both} {
 			c, ok := r.mainCell(d)
@@ -177,8 +193,11 @@ func (r *results) ratios(w io.Writer) {
 				continue
 			}
 			if v := r.ratio(c, f.peers); len(v) > 0 {
-				fmt.Fprintf(w, "ratio usher/%s %s %.2f\n", f.name, d, spreadOf(v).median)
+				if _, err := fmt.Fprintf(w, "ratio usher/%s %s %.2f\n", f.name, d, spreadOf(v).median); err != nil {
+					return err
+				}
 			}
 		}
 	}
+	return nil
 }

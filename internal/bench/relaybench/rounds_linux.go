@@ -61,14 +61,12 @@ func (b *bench) processPeers() []string {
 // cells measures the cost per packet of every cell, peer and round.
 func (b *bench) cells() error {
 	list := b.axes.cells(b.all)
-	for round := range b.rounds {
-		if err := b.round(round, list); err != nil {
-			return err
-		}
+	var err error
+	for round := 0; round < b.rounds && err == nil; round++ {
+		err = b.round(round, list)
 	}
 	fmt.Println("\nthousand packets per processor-second (min, median, max over rounds), microseconds per packet")
-	b.results.table(os.Stdout)
-	return nil
+	return errors.Join(err, b.results.table(os.Stdout))
 }
 
 func (b *bench) round(round int, list []cell) error {

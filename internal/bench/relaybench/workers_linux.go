@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/peers"
@@ -65,11 +64,10 @@ func (b *bench) workers() error {
 		}
 	}
 	fmt.Println("\nusher with one and two workers, 160 bytes: microseconds of processor per packet, thousand packets per second of wall time")
-	tw := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "workers\tdirection\tus min\tmedian\tmax\tk/s min\tmedian\tmax\t")
+	t := newTable(os.Stdout, "workers\tdirection\tus min\tmedian\tmax\tk/s min\tmedian\tmax\t")
 	for _, key := range order {
 		u, k := spreadOf(rows[key].cpu), spreadOf(rows[key].wall)
-		fmt.Fprintf(tw, "%s\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t\n", key, u.min, u.median, u.max, k.min, k.median, k.max)
+		t.row("%s\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t", key, u.min, u.median, u.max, k.min, k.median, k.max)
 	}
-	return tw.Flush()
+	return t.flush()
 }

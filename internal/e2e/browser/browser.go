@@ -77,7 +77,7 @@ func Launch(ctx context.Context, kind Kind, opts Options) (*Browser, error) {
 		opts.Start = (*exec.Cmd).Start
 	}
 	b := &Browser{Kind: kind, exited: make(chan struct{}), waiting: make(map[int]chan reply)}
-	b.cmd = exec.Command(parts.node, parts.driver)
+	b.cmd = exec.CommandContext(context.WithoutCancel(ctx), parts.node, parts.driver) // Close ends it
 	b.cmd.Stderr = opts.Stderr
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if b.stdin, err = b.cmd.StdinPipe(); err != nil {

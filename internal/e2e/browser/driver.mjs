@@ -44,6 +44,7 @@ const commands = {
     return await page(id).page.evaluate(expression);
   },
   async click({ page: id, selector }) {
+    await page(id).page.bringToFront(); // a tab in the background draws no frames, which a click waits for
     await page(id).page.click(selector);
   },
   async screenshot({ page: id, path, fullPage }) {

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -77,7 +78,7 @@ func onThread(f func() error) error {
 // IP runs ip(8) inside the namespace.
 func (n *Namespace) IP(args ...string) error {
 	return n.Do(func() error {
-		out, err := exec.Command("ip", args...).CombinedOutput()
+		out, err := exec.CommandContext(context.Background(), "ip", args...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("ip %q: %w: %s", args, err, out)
 		}

@@ -65,15 +65,21 @@ async function hangUp() {
   await ended?.close();
   await context?.close().catch(() => {});
   context = stream = outMeter = undefined;
-  $('level-in').value = $('level-out').value = 0;
+  level('level-out', 0);
+  level('level-in', 0);
+}
+
+function level(id, rms) {
+  // The ear works in ratios: 60 dB across the bar.
+  const share = Math.max(0, 1 + Math.log10(Math.max(rms, 1e-6)) / 3).toFixed(3);
+  $(id).style.setProperty('--level', share);
+  $(id).setAttribute('aria-valuenow', share);
 }
 
 function levels() {
-  // The ear works in ratios: 60 dB across the bar.
-  const bar = (rms) => Math.max(0, 1 + Math.log10(Math.max(rms, 1e-6)) / 3);
   if (!call) return;
-  $('level-out').value = bar(outMeter.level());
-  $('level-in').value = bar(call.meter.level());
+  level('level-out', outMeter.level());
+  level('level-in', call.meter.level());
 }
 
 let pings = 0;
@@ -102,6 +108,9 @@ async function details() {
   show('session', info.session);
   show('up', info.to_owner);
   show('down', info.to_client);
+  const audio = await own.received();
+  show('back', audio.packets);
+  show('lost', audio.lost);
 }
 
 $('talk').addEventListener('click', async () => {

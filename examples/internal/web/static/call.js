@@ -110,13 +110,14 @@ export class Call {
     });
   }
 
-  // received returns how many packets came back and the loudness of the sound
+  // received returns how many packets came back and were lost, and the loudness of the sound
   // in them (root mean square, 0 to 1), averaged over the call.
   async received() {
-    const out = { packets: 0, loudness: 0 };
+    const out = { packets: 0, lost: 0, loudness: 0 };
     for (const s of (await this.pc.getStats()).values()) {
       if (s.type !== 'inbound-rtp' || s.kind !== 'audio') continue;
       out.packets = s.packetsReceived;
+      out.lost = s.packetsLost;
       if (s.totalSamplesDuration > 0) out.loudness = Math.sqrt(s.totalAudioEnergy / s.totalSamplesDuration);
     }
     return out;

@@ -69,9 +69,10 @@ static int open_socket(struct sockaddr_in *sa)
 }
 
 static struct mmsghdr in[BATCH], out[BATCH];
-static struct iovec in_iov[BATCH], out_iov[BATCH][2];
+static struct iovec in_iov[BATCH], out_iov[BATCH];
 static struct sockaddr_in from[BATCH], to[BATCH];
-static unsigned char data[BATCH][SLOT], heads[BATCH][HEADER + FRAME];
+// Datagrams are received behind room for a header, so that one buffer each is sent.
+static unsigned char data[BATCH][HEADER + FRAME + SLOT];
 
 static int receive(int fd)
 {
@@ -95,7 +96,7 @@ static void uplink(int ingress, int trunk, const struct sockaddr_in *upstream)
 	for (int i = 0; i < n; i++) {
 		struct flow *f = find(from[i].sin_addr.s_addr, from[i].sin_port, 1);
 		unsigned len = in[i].msg_len;
-		unsigned char *h = heads[m];
+		unsigned char *h = data[i];
 		if (!f)
 			continue;
 		f->packets++;
@@ -107,10 +108,7 @@ static void uplink(int ingress, int trunk, const struct sockaddr_in *upstream)
 		memcpy(h + HEADER + 6, &from[i].sin_addr, 4);
 		memcpy(h + HEADER + 10, &from[i].sin_port, 2);
 		to[m] = *upstream;
-		out_iov[m][0] = (struct iovec){h, HEADER + FRAME};
-		out_iov[m][1] = (struct iovec){data[i], len};
-		out[m].msg_hdr.msg_iovlen = 2;
-		m++;
+		out_iov[m++] = (struct iovec){h, HEADER + FRAME + len};
 	}
 	send_all(trunk, m);
 }
@@ -119,12 +117,12 @@ static void downlink(int trunk, int ingress, const struct sockaddr_in *upstream)
 {
 	int n = receive(trunk), m = 0;
 	for (int i = 0; i < n; i++) {
-		unsigned char *f = data[i] + HEADER;
+		unsigned char *d = data[i] + HEADER + FRAME, *f = d + HEADER;
 		unsigned len = in[i].msg_len;
 		uint32_t ip;
 		uint16_t port;
 		if (len < HEADER + FRAME || from[i].sin_addr.s_addr != upstream->sin_addr.s_addr ||
-		    from[i].sin_port != upstream->sin_port || data[i][0] != 1 || data[i][1] != 1 ||
+		    from[i].sin_port != upstream->sin_port || d[0] != 1 || d[1] != 1 ||
 		    (unsigned)(f[0] << 8 | f[1]) != len - HEADER - FRAME)
 			continue;
 		memcpy(&ip, f + 6, 4);
@@ -134,9 +132,7 @@ static void downlink(int trunk, int ingress, const struct sockaddr_in *upstream)
 		to[m].sin_family = AF_INET;
 		to[m].sin_addr.s_addr = ip;
 		to[m].sin_port = port;
-		out_iov[m][0] = (struct iovec){f + FRAME, len - HEADER - FRAME};
-		out[m].msg_hdr.msg_iovlen = 1;
-		m++;
+		out_iov[m++] = (struct iovec){f + FRAME, len - HEADER - FRAME};
 	}
 	send_all(ingress, m);
 }
@@ -151,9 +147,9 @@ int main(int argc, char **argv)
 	upstream.sin_port = htons(atoi(argv[2]));
 	int ingress = open_socket(&a), trunk = open_socket(&b);
 	for (int i = 0; i < BATCH; i++) {
-		in_iov[i] = (struct iovec){data[i], SLOT};
+		in_iov[i] = (struct iovec){data[i] + HEADER + FRAME, SLOT};
 		in[i].msg_hdr = (struct msghdr){.msg_name = &from[i], .msg_iov = &in_iov[i], .msg_iovlen = 1};
-		out[i].msg_hdr = (struct msghdr){.msg_name = &to[i], .msg_namelen = sizeof to[i], .msg_iov = out_iov[i]};
+		out[i].msg_hdr = (struct msghdr){.msg_name = &to[i], .msg_namelen = sizeof to[i], .msg_iov = &out_iov[i], .msg_iovlen = 1};
 	}
 	int ep = epoll_create1(0);
 	struct epoll_event ev = {.events = EPOLLIN};

@@ -1,0 +1,5 @@
+//go:build race
+
+package transceiver
+
+const raceEnabled = true
