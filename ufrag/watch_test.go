@@ -172,7 +172,7 @@ func TestWatchDefaultInterval(t *testing.T) {
 		if f.Len() != 0 {
 			t.Error("reloaded too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if f.Len() != 1 {
 			t.Error("not reloaded after the documented 5 seconds")

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"errors"
 	"hash/maphash"
 	"net/netip"
 
@@ -114,17 +115,17 @@ func (c *Core) End() { c.own.Unlock() }
 type Event uint8
 
 const (
-	// EventNone: nothing.
+	// EventNone means: nothing.
 	EventNone Event = iota
-	// EventCreated: a check made a flow.
+	// EventCreated means: a check made a flow.
 	EventCreated
-	// EventLearned: a peer's validated frame made a flow.
+	// EventLearned means: a peer's validated frame made a flow.
 	EventLearned
-	// EventMoved: the flow has another owner now.
+	// EventMoved means: the flow has another owner now.
 	EventMoved
-	// EventContested: another owner has registered a claim.
+	// EventContested means: another owner has registered a claim.
 	EventContested
-	// EventAdopted: the flow came from another worker's shard.
+	// EventAdopted means: the flow came from another worker's shard.
 	EventAdopted
 )
 
@@ -196,7 +197,7 @@ func screen(p *Packet) Reason {
 func usable(ap netip.AddrPort) bool {
 	a := ap.Addr()
 	return ap.Port() != 0 && a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() &&
-		!(a.Is6() && a.IsLinkLocalUnicast()) && a != broadcast
+		(a.Is4() || !a.IsLinkLocalUnicast()) && a != broadcast
 }
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -213,10 +214,10 @@ func stunReason(p stun.Problem) Reason {
 }
 
 func ufragReason(err error) Reason {
-	switch err { //nolint:errorlint // Decode returns the sentinels themselves, and this is the packet path.
-	case ufrag.ErrKeyID:
+	switch {
+	case errors.Is(err, ufrag.ErrKeyID):
 		return UfragKey
-	case ufrag.ErrCheck:
+	case errors.Is(err, ufrag.ErrCheck):
 		return UfragCheck
 	default:
 		return UfragInvalid

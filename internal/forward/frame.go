@@ -106,7 +106,7 @@ func (c *Core) learn(f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
 	n := flowtable.Flow{
 		Key:      flowtable.Key{Client: f.Client, Ingress: f.Ingress},
 		Upstream: peer, State: flowtable.Confirmed, TCP: f.Flags&trunk.TCP != 0,
-		SSRCs: f.SSRCs, NumSSRCs: uint8(f.NSSRC),
+		SSRCs: f.SSRCs, NumSSRCs: f.NSSRC,
 		LastUpstream: c.now, Since: c.now,
 	}
 	if f.Flags&trunk.HasRoute != 0 {

@@ -4,71 +4,71 @@ package forward
 type Reason uint8
 
 const (
-	// None: not dropped.
+	// None means: not dropped.
 	None Reason = iota
 
 	// Packets from clients.
 
-	// NoFlow: not a routable check, and nothing is known about its source.
+	// NoFlow means: not a routable check, and nothing is known about its source.
 	NoFlow
-	// Empty: a datagram without a byte; health probes do that.
+	// Empty means: a datagram without a byte; health probes do that.
 	Empty
-	// Oversize: larger than the receive buffer, so only a part of it is there.
+	// Oversize means: larger than the receive buffer, so only a part of it is there.
 	Oversize
-	// BadSource: a source that cannot be answered: port 0, multicast,
+	// BadSource means: a source that cannot be answered: port 0, multicast,
 	// unspecified, or link-local (frames have no room for its zone).
 	BadSource
-	// STUNMalformed: a length, bound or alignment in a STUN message is wrong.
+	// STUNMalformed means: a length, bound or alignment in a STUN message is wrong.
 	STUNMalformed
-	// STUNFingerprint: FINGERPRINT is there and wrong, or not the last attribute.
+	// STUNFingerprint means: FINGERPRINT is there and wrong, or not the last attribute.
 	STUNFingerprint
-	// UsernameTooLong: a USERNAME of 509 bytes or more.
+	// UsernameTooLong means: a USERNAME of 509 bytes or more.
 	UsernameTooLong
-	// UsernameForm: a USERNAME that is not two ufrags with a colon between.
+	// UsernameForm means: a USERNAME that is not two ufrags with a colon between.
 	UsernameForm
-	// UfragInvalid: not one of our ufrags: length, alphabet, range or kind.
+	// UfragInvalid means: not one of our ufrags: length, alphabet, range or kind.
 	UfragInvalid
-	// UfragKey: the ufrag's key id is not in the keyring. After a key rotation:
+	// UfragKey means: the ufrag's key id is not in the keyring. After a key rotation:
 	// the old key went before its sessions ended, or the new one came too late.
 	UfragKey
-	// UfragCheck: the ufrag does not decrypt to a route; a guess, or other keys.
+	// UfragCheck means: the ufrag does not decrypt to a route; a guess, or other keys.
 	UfragCheck
-	// OtherCluster: a valid ufrag for another cluster.
+	// OtherCluster means: a valid ufrag for another cluster.
 	OtherCluster
-	// Unresolved: a valid ufrag for a host that the resolver does not know.
+	// Unresolved means: a valid ufrag for a host that the resolver does not know.
 	Unresolved
-	// UpstreamNotAllowed: the resolved address is outside AllowUpstream.
+	// UpstreamNotAllowed means: the resolved address is outside AllowUpstream.
 	UpstreamNotAllowed
-	// BadIntegrity: MESSAGE-INTEGRITY of a check that would make or change a
+	// BadIntegrity means: MESSAGE-INTEGRITY of a check that would make or change a
 	// flow is missing or wrong.
 	BadIntegrity
-	// TableFull: the flow table is full of confirmed flows.
+	// TableFull means: the flow table is full of confirmed flows.
 	TableFull
-	// UnverifiedLimit: the limits for packets without a flow are used up.
+	// UnverifiedLimit means: the limits for packets without a flow are used up.
 	UnverifiedLimit
-	// TooLarge: with its frame header it is larger than a UDP datagram.
+	// TooLarge means: with its frame header it is larger than a UDP datagram.
 	TooLarge
-	// SendUpstream: the trunk socket did not take the datagram.
+	// SendUpstream means: the trunk socket did not take the datagram.
 	SendUpstream
 
 	// Datagrams from peers.
 
-	// PeerNotAllowed: a sender outside AllowUpstream.
+	// PeerNotAllowed means: a sender outside AllowUpstream.
 	PeerNotAllowed
-	// TrunkMalformed: not a trunk datagram, or one with wrong lengths.
+	// TrunkMalformed means: not a trunk datagram, or one with wrong lengths.
 	TrunkMalformed
-	// TrunkKey: the trunk key id is not in the keyring.
+	// TrunkKey means: the trunk key id is not in the keyring.
 	TrunkKey
-	// TrunkTag: the authentication tag is wrong.
+	// TrunkTag means: the authentication tag is wrong.
 	TrunkTag
-	// TrunkType: a kind of datagram or frame that a relay has no use for here.
+	// TrunkType means: a kind of datagram or frame that a relay has no use for here.
 	TrunkType
-	// OtherIngress: a frame for an ingress that is not one of ours.
+	// OtherIngress means: a frame for an ingress that is not one of ours.
 	OtherIngress
-	// BadClient: a frame for a client address that cannot be sent to, or not
+	// BadClient means: a frame for a client address that cannot be sent to, or not
 	// from that ingress.
 	BadClient
-	// SendClient: the ingress socket did not take the datagram.
+	// SendClient means: the ingress socket did not take the datagram.
 	SendClient
 
 	// NumReasons is the number of reasons, for arrays of counters.

@@ -13,7 +13,7 @@ import (
 // confirmed flows of its IP address tell.
 func (c *Core) recover(p *Packet, class stun.Class, v *Verdict) {
 	v.Reason = NoFlow
-	if class == stun.ClassOther || class == stun.ClassSTUN && !(c.msg.Type.IsSuccess() || c.msg.Type.IsError()) {
+	if class == stun.ClassOther || class == stun.ClassSTUN && !c.msg.Type.IsSuccess() && !c.msg.Type.IsError() {
 		return
 	}
 	ip := p.From.Addr()

@@ -24,10 +24,10 @@ const maxLength = 65532
 func (b *Builder) Reset(buf []byte, typ Type, id TransactionID) {
 	b.start = len(buf)
 	b.failed = false
-	buf = binary.BigEndian.AppendUint16(buf, uint16(typ))
-	buf = append(buf, 0, 0)
-	buf = binary.BigEndian.AppendUint32(buf, Cookie)
-	b.buf = append(buf, id[:]...)
+	b.buf = binary.BigEndian.AppendUint16(buf, uint16(typ))
+	b.buf = append(b.buf, 0, 0)
+	b.buf = binary.BigEndian.AppendUint32(b.buf, Cookie)
+	b.buf = append(b.buf, id[:]...)
 }
 
 // Bytes returns the buffer given to Reset with the message behind it, or nil

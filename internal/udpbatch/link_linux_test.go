@@ -384,3 +384,32 @@ func TestListenOnAZone(t *testing.T) {
 		}
 	}
 }
+
+// A closed Conn whose descriptor lives on in a duplicate must leave the epoll:
+// what arrives there would keep the loop awake for ever.
+func TestClosedConnLeavesTheEpoll(t *testing.T) {
+	c, _ := listenOn(t, "127.0.0.1:0")
+	f, err := c.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	g, err := NewGroup([]*Conn{c}, GroupConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = g.Close() }()
+	if _, err := client(t, "127.0.0.1:0").WriteToUDPAddrPort([]byte("x"), c.LocalAddr()); err != nil {
+		t.Fatal(err)
+	}
+	s := g.srv.(*epollServer)
+	if n, _ := s.epollWait(1); n != 1 {
+		t.Fatalf("%d events before Close, want 1", n)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := s.epollWait(1); n != 0 {
+		t.Errorf("%d events after Close", n)
+	}
+}
