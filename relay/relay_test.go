@@ -350,8 +350,8 @@ func TestReboundClientReachesItsOwnerUnverified(t *testing.T) {
 
 	fresh.send(rtp(5, 80))
 	r := h.want(fresh.addr())
-	if r.Flags != trunk.Unverified {
-		t.Fatalf("flags %v", r.Flags)
+	if r.Flags != trunk.Unverified|trunk.HasRoute || r.Route != id.route {
+		t.Fatalf("flags %v, route %v; want that of the flow with this SSRC, %v", r.Flags, r.Route, id.route)
 	}
 	// The Host checks the new path itself; the answer has neither USERNAME nor
 	// SSRC and yet goes to the right one of two owners.
@@ -359,7 +359,7 @@ func TestReboundClientReachesItsOwnerUnverified(t *testing.T) {
 	fresh.want("check")
 	answer, _ := hex.DecodeString("010100002112a4420102030405060708090a0b0c")
 	fresh.send(answer)
-	if r := h.want(fresh.addr()); r.Flags != trunk.Unverified {
+	if r := h.want(fresh.addr()); r.Flags != trunk.Unverified|trunk.HasRoute {
 		t.Fatalf("flags %v", r.Flags)
 	}
 	other.nothing()

@@ -101,7 +101,7 @@ func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
 		}
 		w.frame = trunk.Frame{TOS: p.TOS, Ingress: id, Client: p.From, Payload: p.Data}
 		if v.Unverified {
-			w.frame.Flags = trunk.Unverified
+			w.frame.Flags, w.frame.Route = trunk.Unverified, v.Route
 			n[cUnverified]++
 		}
 		for _, up := range v.Upstreams[:v.N] {

@@ -195,7 +195,7 @@ func (f *front) handleData(sh *shard, now time.Time, via netip.AddrPort, fr *tru
 		f.packetsIn++
 		f.bytesIn += uint64(len(fr.Payload))
 		if verdict == icelite.DeliverSRTP && len(sh.out.Packets) > 0 {
-			f.claim(path) // for the answer to the check that this started
+			f.claim(path) // for the answer to the check that this started, and for what follows
 		}
 		switch {
 		case len(fr.Payload) > slotSize:
@@ -293,7 +293,6 @@ func (f *front) apply(sh *shard, out *icelite.Output, now time.Time, path icelit
 		}
 	}
 	if events.Has(icelite.EventPathValidated) {
-		f.claim(out.ValidatedPath)
 		f.s.host.paths.own(out.ValidatedPath, f.s)
 	}
 	if events.Has(icelite.EventPathSelected) && !events.Has(icelite.EventFirstCheck) {

@@ -59,7 +59,7 @@ type stubRelay struct {
 	dropOut  atomic.Pointer[func(*trunk.Frame) bool]
 	epoch    atomic.Uint64
 	framesMu sync.Mutex
-	frames   []trunk.Frame // to clients, without payloads
+	frames   []trunk.Frame // to clients, with the first byte of their payloads
 	// what came in control datagrams
 	announced []trunk.Frame
 	replies   []uint32
@@ -163,7 +163,7 @@ func (r *stubRelay) fromHost() {
 			}
 			r.framesMu.Lock()
 			note := f
-			note.Payload = nil
+			note.Payload = append([]byte(nil), f.Payload[:min(1, len(f.Payload))]...)
 			r.frames = append(r.frames, note)
 			r.framesMu.Unlock()
 			if d := r.dropOut.Load(); d != nil && (*d)(&f) {

@@ -81,7 +81,7 @@ func fleet(t *testing.T, ctx context.Context) *deployment {
 		d.hosts = append(d.hosts, "http://"+addr)
 		d.transceivers = append(d.transceivers, d.run(t, "transceiverd", "-trunk", fmt.Sprintf("127.0.0.1:%d", 9001+i),
 			"-http", addr, "-ingress", "127.0.0.1:3478", "-allow-relay", "127.0.0.1", "-keys", path,
-			"-cluster", "7", "-consent", shortConsent))
+			"-cluster", "7", "-consent", shortConsent, "-drain", "15s"))
 	}
 	d.waitReady(t, ctx)
 	return d

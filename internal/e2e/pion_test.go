@@ -164,18 +164,7 @@ func TestPionClient(t *testing.T) {
 			t.Errorf("%d of %d packets came back, want 98 %%", got, sent)
 		}
 		d.checkOwner(t, c.ufrag, d.sessions(t, ctx))
-		request, err := http.NewRequestWithContext(ctx, http.MethodDelete, c.location, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := d.client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
-		if response.StatusCode/100 != 2 {
-			t.Errorf("DELETE: %s", response.Status)
-		}
+		c.hangUp(t, ctx, d.network)
 		eventually(t, 5*time.Second, func() string {
 			if n := len(d.sessions(t, ctx)); n > 0 {
 				return "the session lives on after DELETE"

@@ -77,6 +77,7 @@ type Core struct {
 type pinned struct {
 	client   netip.AddrPort
 	upstream netip.AddrPort
+	route    ufrag.Route
 	at       flowtable.Tick
 }
 
@@ -147,7 +148,10 @@ type Verdict struct {
 	Upstreams [2]netip.AddrPort
 	// Unverified packets belong to no flow; mark their frames.
 	Unverified bool
-	Event      Event
+	// Route is that of the flow with an unverified packet's SSRC, if there is
+	// one: its owner may have many sessions behind this IP address.
+	Route ufrag.Route
+	Event Event
 	// Flow is the packet's flow in the core's shard, until End.
 	Flow flowtable.Ref
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/usher-rtc/usher/flowtable"
 	"github.com/usher-rtc/usher/internal/stun"
+	"github.com/usher-rtc/usher/ufrag"
 )
 
 // recover decides about a packet without a flow that is not a routable check.
@@ -29,16 +30,19 @@ func (c *Core) recover(p *Packet, class stun.Class, v *Verdict) {
 	if class == stun.ClassRTP {
 		ssrc, hasSSRC = stun.SSRC(p.Data)
 	}
-	up, ok := netip.AddrPort{}, false
+	found := pinned{client: p.From, at: c.now}
+	ok := false
 	if hasSSRC {
-		up, ok = c.bySSRC(ip, ssrc)
+		found.upstream, found.route, ok = c.bySSRC(ip, ssrc)
 	}
 	switch {
 	case ok:
-		*pin = pinned{client: p.From, upstream: up, at: c.now}
-		v.to(up)
+		*pin = found
+		v.to(found.upstream)
+		v.Route = found.route
 	case pin.client == p.From && pin.at.Age(c.now) < pinLife:
 		v.to(pin.upstream)
+		v.Route = pin.route
 	default:
 		c.owners(ip, v)
 	}
@@ -65,23 +69,23 @@ func (c *Core) known(ip netip.Addr) bool {
 	return false
 }
 
-// bySSRC finds the owner of the flow with this IP address and SSRC, in any
-// shard.
-func (c *Core) bySSRC(ip netip.Addr, ssrc uint32) (up netip.AddrPort, ok bool) {
+// bySSRC finds the owner and route of the flow with this IP address and SSRC, in
+// any shard.
+func (c *Core) bySSRC(ip netip.Addr, ssrc uint32) (up netip.AddrPort, route ufrag.Route, ok bool) {
 	for i := range c.shards {
 		s := c.enter(i, ip)
 		if s == nil {
 			continue
 		}
 		if r := s.BySSRC(ip, ssrc, c.now); r != 0 {
-			up, ok = s.Upstream(r), true
+			up, route, ok = s.Upstream(r), s.Route(r), true
 		}
 		c.leave(s)
 		if ok {
-			return up, true
+			return up, route, true
 		}
 	}
-	return up, false
+	return up, route, false
 }
 
 // owners puts at most two owners of confirmed flows of an IP address into v.

@@ -144,7 +144,7 @@ func (a *Agent) time(t stamp) time.Time { return a.base.Add(time.Duration(t)) }
 // belong to no session of this agent, are ignored.
 func (a *Agent) HandleSTUN(now time.Time, p Path, via netip.AddrPort, m *stun.Message, raw []byte, out *Output) {
 	t := a.tick(now)
-	if a.state == StateClosed {
+	if a.state == StateClosed || a.state == StateFailed {
 		return
 	}
 	p = p.unmap()
