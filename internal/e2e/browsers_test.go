@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/e2e/browser"
+	"github.com/usher-rtc/usher/internal/e2e/netns"
 )
 
 // callsPerSetup is how many calls each browser makes to each set-up.
@@ -26,6 +27,7 @@ func TestBrowsersTalk(t *testing.T) {
 	for _, setup := range setups {
 		t.Run(setup.name, func(t *testing.T) {
 			eachBrowser(t, func(t *testing.T, kind browser.Kind) {
+				need(t, netns.Available())
 				need(t, browser.Check(t.Context(), kind))
 				ctx := testContext(t, 3*time.Minute, setup.programs...)
 				talk(t, ctx, kind, setup.start(t, ctx))
@@ -52,7 +54,7 @@ func talk(t *testing.T, ctx context.Context, kind browser.Kind, d *deployment) {
 			t.Logf("connect %.0f ms, echo %.1f ms, %d packets, loudness %.3f", r.Connect, r.EchoRTT, r.Packets, r.Loudness)
 		}
 	}
-	t.Logf("calls by owner: %v", owners)
+	t.Logf("calls by owner: %v; drops: %v", owners, d.drops(t, ctx))
 	if len(owners) != 2 {
 		t.Errorf("the calls were to be spread over two transceivers: %v", owners)
 	}
@@ -89,6 +91,7 @@ func talk(t *testing.T, ctx context.Context, kind browser.Kind, d *deployment) {
 // argument, a browser with its own settings, and a machine with a network.
 func TestBrowsersWithDefaultSettings(t *testing.T) {
 	eachBrowser(t, func(t *testing.T, kind browser.Kind) {
+		need(t, netns.Available())
 		need(t, browser.Check(t.Context(), kind))
 		ctx := testContext(t, 2*time.Minute, quickstartPrograms...)
 		d := &deployment{network: outsideNetwork(t)}

@@ -163,6 +163,36 @@ func (d *deployment) sessions(t *testing.T, ctx context.Context) (all []session)
 	return all
 }
 
+// drops returns what relay and transceivers have dropped, by reason, for the log
+// of a test: a call that was slow to connect often shows here why.
+func (d *deployment) drops(t *testing.T, ctx context.Context) map[string]uint64 {
+	t.Helper()
+	all := make(map[string]uint64)
+	add := func(who string, drops map[string]uint64) {
+		for reason, n := range drops {
+			if n > 0 {
+				all[who+": "+reason] += n
+			}
+		}
+	}
+	add("relay", d.relayStats(t, ctx).Drops)
+	for _, base := range d.hosts {
+		var page struct {
+			Hosts []struct {
+				Name  string            `json:"name"`
+				Drops map[string]uint64 `json:"drops"`
+			} `json:"hosts"`
+		}
+		if err := d.get(ctx, base+"/debug/sessions", &page); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range page.Hosts {
+			add(h.Name, h.Drops)
+		}
+	}
+	return all
+}
+
 // checkOwner fails the test unless the process that the ufrag names, and no
 // other, has that session. It returns the owner's trunk address.
 func (d *deployment) checkOwner(t *testing.T, ufragText string, all []session) (host string) {

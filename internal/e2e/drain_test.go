@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/usher-rtc/usher/internal/e2e/netns"
 )
 
 // hangUp ends a call with DELETE at its Location.
@@ -30,6 +32,7 @@ func (c *pionClient) hangUp(t *testing.T, ctx context.Context, n *network) {
 // call must go on, the process must say that it takes no new ones, and it must
 // end by itself when the call does, well before its limit.
 func TestTransceiverDrains(t *testing.T) {
+	need(t, netns.Available())
 	ctx := testContext(t, time.Minute, fleetPrograms...)
 	d := fleet(t, ctx)
 	call := pionCall(t, ctx, d.network, d.hosts[0])

@@ -3,6 +3,7 @@ module github.com/usher-rtc/usher/internal/e2e
 go 1.25.0
 
 require (
+	github.com/pion/ice/v4 v4.4.9
 	github.com/pion/webrtc/v4 v4.2.26
 	github.com/usher-rtc/usher v0.0.0-00010101000000-000000000000
 	golang.org/x/sys v0.41.0
@@ -12,7 +13,6 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/pion/datachannel v1.6.3 // indirect
 	github.com/pion/dtls/v3 v3.1.15 // indirect
-	github.com/pion/ice/v4 v4.4.9 // indirect
 	github.com/pion/interceptor v0.1.51 // indirect
 	github.com/pion/logging v0.2.4 // indirect
 	github.com/pion/mdns/v2 v2.2.2 // indirect

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pion/ice/v4"
+	"github.com/pion/webrtc/v4"
+
 	"github.com/usher-rtc/usher/internal/e2e/netns"
 )
 
@@ -93,7 +96,8 @@ func (n *network) listen(t *testing.T, address string) net.Listener {
 	return l
 }
 
-func (n *network) listenUDP(t *testing.T, address string) net.PacketConn {
+// iceMux gives Pion a socket inside the network.
+func (n *network) iceMux(t *testing.T, address string) ice.UDPMux {
 	t.Helper()
 	var c net.PacketConn
 	err := n.Do(func() (err error) {
@@ -103,6 +107,7 @@ func (n *network) listenUDP(t *testing.T, address string) net.PacketConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	mux := webrtc.NewICEUDPMux(nil, c)
+	t.Cleanup(func() { _ = mux.Close() }) // and the socket with it
+	return mux
 }

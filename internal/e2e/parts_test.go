@@ -16,12 +16,14 @@ func need(t *testing.T, missing error) {
 	t.Helper()
 	switch {
 	case missing == nil:
-	case os.Getenv("USHER_REQUIRE_PARTS") == "1":
+	case required():
 		t.Fatalf("USHER_REQUIRE_PARTS=1, but: %v", missing)
 	default:
 		t.Skip(missing)
 	}
 }
+
+func required() bool { return os.Getenv("USHER_REQUIRE_PARTS") == "1" }
 
 // testContext bounds a test, so that one that hangs still ends its processes.
 // The programs it uses are built first: a cold build with the race detector takes

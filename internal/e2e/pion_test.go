@@ -12,6 +12,8 @@ import (
 
 	"github.com/pion/webrtc/v4"
 	"github.com/pion/webrtc/v4/pkg/media"
+
+	"github.com/usher-rtc/usher/internal/e2e/netns"
 )
 
 // pionClient is a call made by Pion.
@@ -31,7 +33,7 @@ type pionClient struct {
 func pionCall(t *testing.T, ctx context.Context, n *network, base string) *pionClient {
 	t.Helper()
 	var engine webrtc.SettingEngine
-	engine.SetICEUDPMux(webrtc.NewICEUDPMux(nil, n.listenUDP(t, "127.0.0.1:0")))
+	engine.SetICEUDPMux(n.iceMux(t, "127.0.0.1:0"))
 	engine.SetIncludeLoopbackCandidate(true)
 	pc, err := webrtc.NewAPI(webrtc.WithSettingEngine(engine)).NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
@@ -151,6 +153,7 @@ func (c *pionClient) echo(t *testing.T, first, n int) (returned int) {
 
 // TestPionClient checks that a client that is no browser gets its sound back.
 func TestPionClient(t *testing.T) {
+	need(t, netns.Available())
 	ctx := testContext(t, time.Minute, fleetPrograms...)
 	d := fleet(t, ctx)
 	for i, base := range d.hosts {

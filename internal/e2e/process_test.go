@@ -51,7 +51,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build compiles one of the example programs with the race detector, once.
+// build compiles one of the example programs once, with the race detector where
+// there is the C compiler that it needs.
 func build(t *testing.T, name string) string {
 	t.Helper()
 	binaries.Lock()
@@ -67,7 +68,13 @@ func build(t *testing.T, name string) string {
 		binaries.dir, binaries.built = dir, make(map[string]string)
 	}
 	path := filepath.Join(binaries.dir, name)
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", path, "./"+name)
+	args := []string{"build", "-o", path}
+	if cgo, _ := exec.CommandContext(t.Context(), "go", "env", "CGO_ENABLED").Output(); string(cgo) != "0\n" {
+		args = append(args, "-race")
+	} else if required() {
+		t.Fatal("USHER_REQUIRE_PARTS=1, but: no C compiler for the race detector (Debian: apt-get install gcc)")
+	}
+	cmd := exec.CommandContext(t.Context(), "go", append(args, "./"+name)...)
 	cmd.Dir = filepath.Join("..", "..", "examples")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build %s: %v\n%s", name, err, out)

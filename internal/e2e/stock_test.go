@@ -19,7 +19,7 @@ import (
 func stockPion(t *testing.T, n *network) (url string) {
 	t.Helper()
 	var engine webrtc.SettingEngine
-	engine.SetICEUDPMux(webrtc.NewICEUDPMux(nil, n.listenUDP(t, "127.0.0.1:3478")))
+	engine.SetICEUDPMux(n.iceMux(t, "127.0.0.1:3478"))
 	engine.SetIncludeLoopbackCandidate(true)
 	api := webrtc.NewAPI(webrtc.WithSettingEngine(engine))
 

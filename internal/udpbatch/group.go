@@ -3,6 +3,7 @@ package udpbatch
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/usher-rtc/usher/internal/config"
 )
@@ -16,6 +17,12 @@ type GroupConfig struct {
 	// 64 to 65535, default 2048. A larger datagram, or a GRO run, is received
 	// whole into a side area, at the price of a copy of SlotSize bytes.
 	SlotSize int
+	// Pause is how long the loop waits before it reads, once a datagram has woken
+	// it and unless it comes from a full batch: whatever arrives meanwhile is
+	// read, handled and written together. It trades delay for system calls;
+	// 0, the default, takes what is there, and 10 ms is the most. The portable
+	// path reads one datagram a call, has nothing to gain, and does not pause.
+	Pause time.Duration
 }
 
 const (
@@ -23,6 +30,7 @@ const (
 	maxBatch     = 1024 // UIO_MAXIOV, the most that recvmmsg takes
 	defaultSlot  = 2048 // a full Ethernet frame, and room to spare
 	minSlot      = 64
+	maxPause     = 10 * time.Millisecond // more is not batching but an outage
 )
 
 func (cfg *GroupConfig) setDefaults() error {
@@ -34,6 +42,9 @@ func (cfg *GroupConfig) setDefaults() error {
 	}
 	if cfg.Batch < 1 || cfg.Batch > maxBatch {
 		return config.Errorf("Batch", "must be 1 to %d, is %d", maxBatch, cfg.Batch)
+	}
+	if cfg.Pause < 0 || cfg.Pause > maxPause {
+		return config.Errorf("Pause", "must be 0 to %v, is %v", maxPause, cfg.Pause)
 	}
 	if cfg.SlotSize < minSlot || cfg.SlotSize > MaxDatagram {
 		return config.Errorf("SlotSize", "must be %d to %d, is %d", minSlot, MaxDatagram, cfg.SlotSize)

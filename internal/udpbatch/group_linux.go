@@ -31,6 +31,7 @@ type epollServer struct {
 	// coarse says that the kernel has no epoll_pwait2.
 	coarse bool
 	events []unix.EpollEvent
+	pause  unix.Timespec
 
 	stopping atomic.Bool
 	// woken is set from a wake until the loop has seen it, so that many wakes cost one
@@ -48,6 +49,7 @@ func newEpollServer(conns []*Conn, cfg GroupConfig) (_ *epollServer, err error) 
 	s := &epollServer{
 		in:      newReceiver(cfg.Batch, cfg.SlotSize),
 		events:  make([]unix.EpollEvent, len(conns)+1),
+		pause:   unix.NsecToTimespec(int64(cfg.Pause)),
 		epfd:    -1,
 		eventfd: -1,
 	}
@@ -82,9 +84,14 @@ func (s *epollServer) serve(h Handler) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	fails := 0 // rounds in which sockets reported nothing but errors
+	full := false
 	for !s.stopping.Load() {
 		n := s.wait(h.Idle(time.Now()))
+		if n > 0 && !full {
+			s.gather()
+		}
 		received, failed := false, false
+		full = false
 		for _, ev := range s.events[:n] {
 			if ev.Fd == wakeIndex {
 				s.drainWakes()
@@ -96,6 +103,7 @@ func (s *epollServer) serve(h Handler) {
 			got, errno := s.in.read(s.conns[ev.Fd])
 			if got > 0 {
 				received = true
+				full = full || got == len(s.in.hdrs)
 				s.in.deliver(s.conns[ev.Fd], int(ev.Fd), got, h)
 			}
 			failed = failed || errno != 0
@@ -108,6 +116,13 @@ func (s *epollServer) serve(h Handler) {
 				time.Sleep(readPause)
 			}
 		}
+	}
+}
+
+// gather pauses, as GroupConfig asks for, while more datagrams arrive.
+func (s *epollServer) gather() {
+	left := s.pause
+	for left != (unix.Timespec{}) && unix.Nanosleep(&left, &left) == unix.EINTR {
 	}
 }
 

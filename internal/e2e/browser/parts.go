@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -37,7 +38,8 @@ func find(ctx context.Context, kind Kind) (parts, error) {
 		}
 	}
 	if p.browser == "" {
-		return p, fmt.Errorf("no %s: install one of %v (Debian: apt-get install chromium firefox-esr)", kind, names[kind])
+		return p, fmt.Errorf("no browser called %s: install one (Debian: apt-get install %s)",
+			strings.Join(names[kind], " or "), names[kind][0])
 	}
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -44,7 +44,6 @@ async function talk() {
   $('ufrag').children[0].textContent = call.ufrag[0];
   $('ufrag').children[1].textContent = call.ufrag.slice(1);
   timers = [setInterval(levels, 60), setInterval(details, 1000), setInterval(ping, 1000)];
-  show('ingress', await call.ingress());
   details();
   ping();
 }
@@ -108,7 +107,9 @@ async function details() {
   show('session', info.session);
   show('up', info.to_owner);
   show('down', info.to_client);
-  const audio = await own.received();
+  const [audio, ingress] = [await own.received(), await own.ingress()];
+  if (own !== call) return;
+  show('ingress', ingress);
   show('back', audio.packets);
   show('lost', audio.lost);
 }

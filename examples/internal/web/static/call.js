@@ -123,7 +123,8 @@ export class Call {
     return out;
   }
 
-  // ingress returns the address that this client sends to.
+  // ingress returns the address that this client sends to, once it has settled
+  // for one: a moment after the first packets.
   async ingress() {
     const stats = [...(await this.pc.getStats()).values()];
     const pair = stats.find((s) => s.type === 'candidate-pair' && s.nominated && s.state === 'succeeded');
