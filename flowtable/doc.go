@@ -1,10 +1,14 @@
 // Package flowtable keeps the flows of one relay worker: which client address
 // on which ingress belongs to which route and upstream.
 //
-// It owns the memory layout, the indexes, the expiry and the budgets. It does
-// no I/O, starts no goroutine and reads no clock: the caller passes the time
+// [Table] owns the memory layout, the indexes, the expiry and the budgets. It
+// does no I/O, starts no goroutine and reads no clock: the caller passes the time
 // in as a [Tick]. It takes no decision either; who may own an address is
 // decided by the caller.
+//
+// [FlowStore] is where relays keep flows beyond their own life: its contract, a
+// [MemoryStore], and the [Value] that goes into it. Package flowtest has the tests
+// that every store must pass, and module redisflow a store in Redis or Valkey.
 //
 // # Memory
 //

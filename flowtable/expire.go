@@ -86,6 +86,9 @@ func (t *Table) expire(r Ref) {
 	t.counters.Expired++
 }
 
+// Slots is how many slots a whole round of Walk looks at.
+func (t *Table) Slots() int { return int(t.high) }
+
 // Walk calls visit for flows until it has looked at limit slots or reached the
 // end, beginning at cursor (0 at first), and returns the cursor for the next
 // call, 0 at the end. The caller may release the lock between calls; a flow

@@ -21,10 +21,16 @@ type rig struct {
 
 const rigClients = 64
 
-func newRig(tb testing.TB) *rig {
+func newRig(tb testing.TB) *rig { return newRigWith(tb, nil) }
+
+func newRigWith(tb testing.TB, change func(*Config)) *rig {
 	tb.Helper()
 	ring := keyring(tb, "a")
-	srv, err := New(config4(ring))
+	cfg := config4(ring)
+	if change != nil {
+		change(&cfg)
+	}
+	srv, err := New(cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -73,12 +73,33 @@ type Config struct {
 	// answered its Host. 0 means flowtable.DefaultUnconfirmedTimeout (10 s).
 	UnconfirmedTimeout time.Duration
 
+	// Store remembers flows for other relays and for this one's next start. nil
+	// for none: flows then come back with their Hosts' announcements or with the
+	// clients' next checks. It is not asked in the packet path, and may fail in any
+	// way. Close it after the Server.
+	Store flowtable.FlowStore
+	// StoreKeys authenticate the values in the store. All relays that share a store
+	// need the same. nil means TrunkKeys.
+	StoreKeys *ufrag.Keyring
+	// StoreTTL is the life of an entry, and so the longest outage after which the
+	// store still helps: 3 s to 24 h. Live flows renew theirs four times within it.
+	// 0 means 10 minutes.
+	StoreTTL time.Duration
+	// StoreTimeout is how long packets of an unknown client wait for the store, and
+	// the deadline of a question: 1 ms to 1 s. 0 means 50 ms.
+	StoreTimeout time.Duration
+	// StoreLookups is the most questions to the store a second, of all workers
+	// together: up to 100,000. 0 means 1,000. A quarter of it may be about one IP
+	// address.
+	StoreLookups int
+
 	// TrunkMTU is the most bytes of UDP payload in a datagram with several
 	// frames: 576 to 65507. 0 means 1,400. A larger packet travels alone.
 	TrunkMTU int
-	// MaxBatchDelay holds packets back to fill datagrams to Hosts, at most this
-	// long, at the cost of a copy: up to 100 ms. 0 bundles only what arrived
-	// together.
+	// MaxBatchDelay lets a worker that a packet has woken wait for more before it
+	// reads, at most this long, up to 10 ms: fewer system calls and fuller
+	// datagrams for a delay in both directions. 0 takes what is there. The
+	// portable path, which reads one packet a call, ignores it.
 	MaxBatchDelay time.Duration
 	// ReadBuffer is the kernel's receive buffer in bytes to ask for, for each
 	// socket. 0 means 4 MiB. Less granted is logged once.
@@ -94,8 +115,16 @@ type Config struct {
 const (
 	defaultReadBuffer = 4 << 20 // 80 ms of full-size video at 400,000 packets a second
 	minTrunkMTU       = 576     // what every IPv4 host must accept (RFC 791)
-	maxBatchDelay     = 100 * time.Millisecond
+	maxBatchDelay     = 10 * time.Millisecond
 	maxCluster        = 1<<12 - 1
+
+	defaultStoreTTL     = 10 * time.Minute
+	minStoreTTL         = 3 * time.Second // four rounds of housekeeping, each late by one
+	maxStoreTTL         = 24 * time.Hour
+	defaultStoreTimeout = 50 * time.Millisecond
+	maxStoreTimeout     = time.Second
+	defaultStoreLookups = 1_000
+	maxStoreLookups     = 100_000
 )
 
 // withDefaults returns the configuration that New works with.
@@ -120,6 +149,18 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.ReadBuffer == 0 {
 		c.ReadBuffer = defaultReadBuffer
+	}
+	if c.StoreKeys == nil {
+		c.StoreKeys = c.TrunkKeys
+	}
+	if c.StoreTTL == 0 {
+		c.StoreTTL = defaultStoreTTL
+	}
+	if c.StoreTimeout == 0 {
+		c.StoreTimeout = defaultStoreTimeout
+	}
+	if c.StoreLookups == 0 {
+		c.StoreLookups = defaultStoreLookups
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -157,10 +198,27 @@ func (c *Config) validate() error {
 	case c.ReadBuffer < 0:
 		return config.Errorf("ReadBuffer", "negative")
 	}
+	if err := c.validateStore(); err != nil {
+		return err
+	}
 	if err := c.validateUpstream(); err != nil {
 		return err
 	}
 	return c.validateIngresses()
+}
+
+func (c *Config) validateStore() error {
+	switch {
+	case c.StoreKeys.MintID() == 0:
+		return config.Errorf("StoreKeys", "has no keys")
+	case c.StoreTTL < minStoreTTL || c.StoreTTL > maxStoreTTL:
+		return config.Errorf("StoreTTL", "%v is not in %v..%v", c.StoreTTL, minStoreTTL, maxStoreTTL)
+	case c.StoreTimeout < time.Millisecond || c.StoreTimeout > maxStoreTimeout:
+		return config.Errorf("StoreTimeout", "%v is not in %v..%v", c.StoreTimeout, time.Millisecond, maxStoreTimeout)
+	case c.StoreLookups < 1 || c.StoreLookups > maxStoreLookups:
+		return config.Errorf("StoreLookups", "%d is not in 1..%d", c.StoreLookups, maxStoreLookups)
+	}
+	return nil
 }
 
 func (c *Config) validateUpstream() error {

@@ -20,6 +20,8 @@ const (
 	// forgetAfter is how long a silent peer is remembered. Its sequence numbers
 	// go with it, so it must be longer than any flow may be silent.
 	forgetAfter = time.Hour
+	// silentAfter is three keepalives of a Host that did not come.
+	silentAfter = 3 * time.Second
 	// logEvery is the least time between two lines about one reason.
 	logEvery = time.Minute
 )
@@ -30,25 +32,24 @@ type peer struct {
 	link   *trunk.Link
 	head   trunk.Header
 	bundle bundle
-	kept   []byte // payloads of bundle, if MaxBatchDelay holds them
 	used   time.Time
-	met    time.Time
-	always bool // configured
-	told   bool // knows that this relay drains
+	// unanswered is when the first packet was sent to it since it was last heard
+	// of; zero if none was.
+	unanswered time.Time
+	met        time.Time
+	always     bool // configured
+	told       bool // knows that this relay drains
 }
 
-// keep copies a payload to where it may stay until the bundle leaves.
-func (p *peer) keep(payload []byte, mtu int) []byte {
-	if p.bundle.Len() == 0 {
-		p.kept = p.kept[:0]
+// silent reports whether a peer is gone, for all that can be seen: it was sent
+// packets and not heard of for silentAfter, while a Host that lives answers
+// checks and sends a keepalive a second. Until it answers a hello, there is no
+// point in sending it more.
+func (w *worker) silent(p *peer) bool {
+	if p.unanswered.IsZero() {
+		p.unanswered = w.now
 	}
-	if cap(p.kept)-len(p.kept) < len(payload) {
-		// Only for the first payload of a bundle: the others fit into the MTU.
-		p.kept = make([]byte, 0, max(mtu, len(payload)))
-	}
-	at := len(p.kept)
-	p.kept = append(p.kept, payload...)
-	return p.kept[at:]
+	return w.now.Sub(p.unanswered) >= silentAfter
 }
 
 // control is the state of a worker for control datagrams.
@@ -250,6 +251,9 @@ func (w *worker) housekeep() {
 	w.writeControl()
 	if w.srv.draining.Load() {
 		w.goodbye(trunk.ReasonDraining)
+	}
+	if w.memory != nil {
+		w.refreshStore()
 	}
 	if w.index == 0 {
 		w.logDrops()

@@ -167,6 +167,11 @@ func (b *bench) hostWith(ring *ufrag.Keyring, answer func(*host, received)) *hos
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	return b.hostOn(conn, ring, answer)
+}
+
+// hostOn starts a Host on a socket.
+func (b *bench) hostOn(conn *net.UDPConn, ring *ufrag.Keyring, answer func(*host, received)) *host {
 	_ = conn.SetReadBuffer(1 << 20)
 	h := &host{b: b, ring: ring, conn: conn, link: trunk.NewLink(4711, [16]byte{1}), got: make(chan received, 1<<14)}
 	var wg sync.WaitGroup
@@ -449,4 +454,12 @@ func testContext(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// stunWithoutUsername is a STUN message of a type, with a fingerprint only.
+func stunWithoutUsername(typ stun.Type) []byte {
+	var b stun.Builder
+	b.Reset(nil, typ, stun.TransactionID{3})
+	b.AddFingerprint()
+	return b.Bytes()
 }

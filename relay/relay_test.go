@@ -460,7 +460,7 @@ func (h *host) mintLocked() identity {
 }
 
 func TestPacketsThatArriveTogetherShareADatagram(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.MaxBatchDelay = 100e6 })
+	b := newBench(t, func(c *Config) { c.MaxBatchDelay = maxBatchDelay })
 	h := b.host(nil)
 	const n = 8
 	var clients []*client

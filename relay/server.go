@@ -35,6 +35,7 @@ type Server struct {
 	epoch     uint64
 	shards    []*flowtable.Table
 	workers   []*worker
+	store     *storer // nil without one
 
 	mu       sync.Mutex
 	serving  bool
@@ -68,6 +69,9 @@ func New(cfg Config) (*Server, error) {
 			_ = w.close()
 		}
 		return nil, err
+	}
+	if cfg.Store != nil {
+		s.store = newStorer(&cfg)
 	}
 	s.warnBuffers(s.workers[0].conns)
 	return s, nil
@@ -109,11 +113,18 @@ func (s *Server) setUp() error {
 			in.Advertise = in.Listen
 		}
 	}
+	lookups := 0
+	if s.cfg.Store != nil {
+		lookups = max(1, s.cfg.StoreLookups/s.cfg.Workers)
+	}
 	for i, w := range s.workers {
+		if s.cfg.Store != nil {
+			w.memory = newMemory(w)
+		}
 		w.core = forward.New(forward.Config{
 			Cluster: s.cfg.Cluster, Codec: s.cfg.Codec, Resolver: s.cfg.Resolver,
 			Allow: s.cfg.AllowUpstream, SkipIntegrity: s.cfg.SkipIntegrity,
-			Ingresses: s.ids, Shards: s.shards, Own: i,
+			Ingresses: s.ids, Shards: s.shards, Own: i, Lookups: lookups,
 		})
 	}
 	return nil
@@ -188,6 +199,9 @@ func (s *Server) Close() error {
 			wg.Go(func() { errs[i] = w.close() })
 		}
 		wg.Wait()
+		if s.store != nil {
+			s.store.close()
+		}
 		if serving {
 			<-s.served
 		}
@@ -284,7 +298,7 @@ func (w *worker) listen() error {
 		return err
 	}
 	var err error
-	w.group, err = udpbatch.NewGroup(w.conns, udpbatch.GroupConfig{})
+	w.group, err = udpbatch.NewGroup(w.conns, udpbatch.GroupConfig{Pause: s.cfg.MaxBatchDelay})
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
@@ -301,6 +315,7 @@ func (w *worker) close() error {
 		return err
 	}
 	w.group.Stop()
+	w.abandonWaiting()
 	w.goodbye(trunk.ReasonClosed)
 	w.counts.publish()
 	return w.group.Close()

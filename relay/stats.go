@@ -3,6 +3,7 @@ package relay
 import (
 	"sync/atomic"
 
+	"github.com/usher-rtc/usher/flowtable"
 	"github.com/usher-rtc/usher/internal/forward"
 	"github.com/usher-rtc/usher/internal/udpbatch"
 )
@@ -24,10 +25,17 @@ type Counters struct {
 	TrunkControl uint64
 	// Unverified packets had no flow and went to their most likely owner.
 	Unverified uint64
-	// What happened to flows: made by a check; taught by a Host; another owner;
-	// a claim by another owner; taken from another worker; gone by time; gone
-	// to make room.
-	Created, Learned, Moved, Contested, Adopted, Expired, Evicted uint64
+	// What happened to flows: made by a check; taught by a Host; found in the flow
+	// store; another owner; a claim by another owner; taken from another worker;
+	// gone by time; gone to make room.
+	Created, Learned, Restored, Moved, Contested, Adopted, Expired, Evicted uint64
+	// Held packets waited for the flow store's answer, and were then forwarded or
+	// dropped; HeldTooLong of them were dropped because none came in time.
+	Held, HeldTooLong uint64
+	// LookupsLimited packets of unknown clients did not lead to a question to the
+	// flow store: a limit was used up, or the store had nothing a moment ago.
+	// LookupsFull packets did not because too many questions are out.
+	LookupsLimited, LookupsFull uint64
 	// Flows and Unconfirmed are how many there are.
 	Flows, Unconfirmed uint64
 	// Peers is the number of Hosts that the worker exchanges datagrams with.
@@ -60,6 +68,30 @@ type Stats struct {
 	Workers []Counters
 	// Sockets has an entry for each socket.
 	Sockets []SocketStats
+	// Store is about the flow store. Its hit rate is Hits/(Hits+Misses+refused).
+	Store StoreStats
+}
+
+// StoreStats are the relay's view of its flow store; all zero without one.
+type StoreStats struct {
+	// Lookups is how many clients the store was asked about. Hits had a value that
+	// led to a flow, Misses had none, Failed ones are unknown: the store returned
+	// an error, or did not answer in time (Timeouts), or was not asked because the
+	// breaker was open (Shed, which are not in Lookups).
+	Lookups, Hits, Misses, Failed, Timeouts, Shed uint64
+	// Refused counts values that were not believed or not usable, by reason.
+	// Reasons that did not occur are there with 0.
+	Refused map[string]uint64
+	// Written entries are in the store. WriteErrors were refused or not answered.
+	// WriteDropped were not written, because the store is too slow for the queue.
+	// Lost ones come again with the next refresh.
+	Written, WriteErrors, WriteDropped uint64
+	// WriteQueue is how many flows wait to be written.
+	WriteQueue int
+	// LookupBreaker and WriteBreaker say whether the store is used at present, the
+	// Opened counts how often it was given up for a while.
+	LookupBreaker, WriteBreaker             BreakerState
+	LookupBreakerOpened, WriteBreakerOpened uint64
 }
 
 // The counters of a worker: plain numbers that it alone writes.
@@ -78,6 +110,7 @@ const (
 	cUnverified
 	cCreated
 	cLearned
+	cRestored
 	cMoved
 	cContested
 	cAdopted
@@ -86,6 +119,10 @@ const (
 	cFlows
 	cUnconfirmed
 	cPeers
+	cHeld
+	cHeldTooLong
+	cLookupsLimited
+	cLookupsFull
 	cDrops      // and one for each reason
 	numCounters = cDrops + int(forward.NumReasons)
 )
@@ -124,9 +161,10 @@ func named(n *[numCounters]uint64) Counters {
 		ToClients: n[cToClients], ToClientsBytes: n[cToClientsBytes],
 		TrunkSent: n[cTrunkSent], TrunkReceived: n[cTrunkReceived], TrunkControl: n[cTrunkControl],
 		Unverified: n[cUnverified],
-		Created:    n[cCreated], Learned: n[cLearned], Moved: n[cMoved], Contested: n[cContested],
+		Created:    n[cCreated], Learned: n[cLearned], Restored: n[cRestored], Moved: n[cMoved], Contested: n[cContested],
 		Adopted: n[cAdopted], Expired: n[cExpired], Evicted: n[cEvicted],
 		Flows: n[cFlows], Unconfirmed: n[cUnconfirmed], Peers: n[cPeers],
+		Held: n[cHeld], HeldTooLong: n[cHeldTooLong], LookupsLimited: n[cLookupsLimited], LookupsFull: n[cLookupsFull],
 		Drops: make(map[string]uint64, forward.NumReasons),
 	}
 	for r := forward.None + 1; r < forward.NumReasons; r++ {
@@ -159,6 +197,28 @@ func (s *Server) Stats() Stats {
 		}
 	}
 	st.Counters = named(&sum)
+	if s.store != nil {
+		st.Store = s.store.stats()
+	}
+	return st
+}
+
+func (s *storer) stats() StoreStats {
+	st := StoreStats{
+		Lookups: s.asked.Load(), Hits: s.hits.Load(), Misses: s.absent.Load(), Failed: s.failed.Load(),
+		Timeouts: s.timeouts.Load(), Shed: s.shed.Load(),
+		Refused: make(map[string]uint64),
+		Written: s.saved.Load(), WriteErrors: s.saveErrors.Load(), WriteDropped: s.saveDropped.Load(),
+		WriteQueue: len(s.saves),
+	}
+	for r := flowtable.Accepted + 1; r < flowtable.NumRefusals; r++ {
+		st.Refused[r.String()] = s.refused[r].Load()
+	}
+	for _, r := range []forward.Reason{forward.OtherCluster, forward.Unresolved, forward.UpstreamNotAllowed, forward.TableFull} {
+		st.Refused[r.String()] = s.unusable[r].Load()
+	}
+	st.LookupBreaker, st.LookupBreakerOpened = s.reads.snapshot()
+	st.WriteBreaker, st.WriteBreakerOpened = s.writes.snapshot()
 	return st
 }
 

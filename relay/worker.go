@@ -13,7 +13,7 @@ import (
 
 // worker serves one set of sockets: one for each ingress, in their order, and
 // then the trunk's. Everything in it belongs to the goroutine that serves the
-// group, except beat and what counts shares.
+// group, except beat, inbox and what counts shares.
 type worker struct {
 	srv   *Server
 	index int
@@ -35,13 +35,15 @@ type worker struct {
 	packet   forward.Packet
 	verdict  forward.Verdict
 	frame    trunk.Frame
-	due      time.Time // when held bundles have to leave
 
 	// Towards clients.
 	reader   trunk.Reader
 	header   trunk.Header
 	delivery forward.Delivery
 	clients  []outbox // for each ingress
+
+	memory *memory // nil without a flow store
+	inbox  inbox   // the store's answers
 
 	control
 	housekept   time.Time
@@ -94,6 +96,10 @@ func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
 		w.core.Client(&w.packet, v)
 		if v.Event != forward.EventNone {
 			w.clientEvent(v)
+			w.overtaken(flowtable.Key{Client: p.From, Ingress: id}, v)
+		}
+		if v.Lookup && w.lookup(p, v.Reason != forward.None) {
+			continue
 		}
 		if v.Reason != forward.None {
 			w.drop(v.Reason, p.From, id)
@@ -109,11 +115,10 @@ func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
 		}
 	}
 	w.core.End()
-	if w.srv.cfg.MaxBatchDelay == 0 {
-		// The payloads are in the receive slots, which are not ours any more
-		// when this returns.
-		w.flush()
-	}
+	// The payloads are in the receive slots, which are not ours any more when
+	// this returns.
+	w.flush()
+	w.flushWaiting()
 	w.writeControl()
 }
 
@@ -128,6 +133,15 @@ func (w *worker) clientEvent(v *forward.Verdict) {
 	case forward.EventMoved:
 		n[cMoved]++
 		if f := w.srv.cfg.Trace.FlowMoved; f != nil {
+			f(w.shard().Flow(v.Flow))
+		}
+	case forward.EventRerouted:
+		if f := w.shard().Flow(v.Flow); f.State == flowtable.Confirmed {
+			w.save(f.Key, f.Route, f.TCP)
+		}
+	case forward.EventRestored:
+		n[cRestored]++
+		if f := w.srv.cfg.Trace.FlowCreated; f != nil {
 			f(w.shard().Flow(v.Flow))
 		}
 	case forward.EventContested:
@@ -163,6 +177,11 @@ func (w *worker) drop(r forward.Reason, from netip.AddrPort, ingress uint16) {
 // enqueue adds w.frame to the bundle for a Host.
 func (w *worker) enqueue(up netip.AddrPort) {
 	p := w.peer(up)
+	if w.silent(p) {
+		w.hello(p)
+		w.drop(forward.UpstreamSilent, w.frame.Client, w.frame.Ingress)
+		return
+	}
 	if p.bundle.Builder != nil && !p.bundle.Fits(&w.frame) {
 		w.complete(p)
 	}
@@ -176,13 +195,8 @@ func (w *worker) enqueue(up netip.AddrPort) {
 			return
 		}
 	}
-	payload := w.frame.Payload
-	if w.srv.cfg.MaxBatchDelay > 0 {
-		w.frame.Payload = p.keep(payload, w.srv.cfg.TrunkMTU)
-	}
 	p.bundle.Add(&w.frame)
-	p.bundle.bytes += uint64(len(payload))
-	w.frame.Payload = payload
+	p.bundle.bytes += uint64(len(w.frame.Payload))
 }
 
 // begin gives a peer an empty bundle.
@@ -197,15 +211,10 @@ func (w *worker) begin(p *peer) {
 	b.Reset(&p.head)
 	p.bundle = bundle{Builder: b}
 	p.used = w.now
-	if len(w.open) == 0 {
-		w.due = w.now.Add(w.srv.cfg.MaxBatchDelay)
-	}
 	w.open = append(w.open, p)
 }
 
-// complete moves a peer's bundle to those that are ready to leave. With held
-// packets it leaves at once, because the memory that they are kept in is for
-// one bundle.
+// complete moves a peer's bundle to those that are ready to leave.
 func (w *worker) complete(p *peer) {
 	w.seal(p)
 	for i, o := range w.open {
@@ -213,9 +222,6 @@ func (w *worker) complete(p *peer) {
 			w.open = append(w.open[:i], w.open[i+1:]...)
 			break
 		}
-	}
-	if w.srv.cfg.MaxBatchDelay > 0 {
-		w.write()
 	}
 }
 
@@ -279,6 +285,7 @@ func (w *worker) fromPeers(pkts []udpbatch.Packet) {
 	for i := range w.clients {
 		w.deliver(i)
 	}
+	w.flushWaiting()
 	w.writeControl()
 }
 
@@ -296,7 +303,7 @@ func (w *worker) fromPeer(p *udpbatch.Packet) {
 		return
 	}
 	from := w.peer(p.From)
-	from.used = w.now
+	from.used, from.unanswered = w.now, time.Time{}
 	if !from.link.Observe(&w.header) {
 		w.hello(from)
 	}
@@ -351,24 +358,31 @@ func (w *worker) peerEvent(d *forward.Delivery) {
 		if f := w.srv.cfg.Trace.FlowCreated; f != nil {
 			f(d.Flow)
 		}
+		w.overtakenBy(&d.Flow)
 	case forward.EventMoved:
 		w.counts.now[cMoved]++
 		if f := w.srv.cfg.Trace.FlowMoved; f != nil {
 			f(d.Flow)
 		}
 	}
+	// All that Hosts' words do leaves a confirmed flow.
+	w.save(d.Flow.Key, d.Flow.Route, d.Flow.TCP)
 }
 
 // Idle implements udpbatch.Handler.
 func (w *worker) Idle(now time.Time) time.Duration {
 	w.now = now
-	if len(w.open) > 0 && !now.Before(w.due) {
-		w.flush()
-	}
 	w.core.Begin(w.ticks())
 	n, t := &w.counts.now, w.shard()
+	wait := housekeeping
+	if w.memory != nil {
+		if soon := w.answered(); soon > 0 {
+			wait = min(wait, soon)
+		}
+	}
 	n[cFlows], n[cUnconfirmed] = uint64(t.Len()), uint64(t.Unconfirmed())
 	w.core.End()
+	w.flushWaiting()
 	n[cPeers] = uint64(len(w.peers))
 	if now.Sub(w.housekept) >= housekeeping {
 		w.housekept = now
@@ -376,8 +390,5 @@ func (w *worker) Idle(now time.Time) time.Duration {
 	}
 	w.counts.publish()
 	w.beat.Store(int64(now.Sub(w.srv.start)))
-	if len(w.open) > 0 {
-		return max(w.due.Sub(now), time.Microsecond)
-	}
-	return housekeeping
+	return wait
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the real parts that the tests use: browsers and Node.js to drive
-# them, and iproute2 for network namespaces. Needs root and Debian's apt.
+# them, iproute2 for network namespaces, and Redis. Needs root and Debian's apt.
 . "$(dirname "$0")/lib.sh"
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
@@ -9,6 +9,7 @@ need firefox-esr firefox-esr
 need ip iproute2
 need node nodejs
 need npm npm
+need redis-server redis-server
 if [ ${#packages[@]} -gt 0 ]; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"

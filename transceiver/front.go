@@ -295,9 +295,14 @@ func (f *front) apply(sh *shard, out *icelite.Output, now time.Time, path icelit
 	if events.Has(icelite.EventPathValidated) {
 		f.s.host.paths.own(out.ValidatedPath, f.s)
 	}
-	if events.Has(icelite.EventPathSelected) && !events.Has(icelite.EventFirstCheck) {
-		f.pathChanges++
-		f.s.host.pathChanges.Add(1)
+	if events.Has(icelite.EventPathSelected) {
+		// The first packet on another path makes a flow at its relay, which finds
+		// the session after the next rebinding by the route that it was told then.
+		f.routeSent = time.Time{}
+		if !events.Has(icelite.EventFirstCheck) {
+			f.pathChanges++
+			f.s.host.pathChanges.Add(1)
+		}
 	}
 	if events.Has(icelite.EventUfragsRetired) {
 		f.retire()

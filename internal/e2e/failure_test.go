@@ -53,15 +53,15 @@ func TestOwnerDies(t *testing.T) {
 	if got := <-quiet; got != 0 {
 		t.Errorf("%d packets came back from a dead owner", got)
 	}
-	// Its flow went by silence, its media then had none, and a check can make
-	// one again but nobody confirms it.
+	// The relay has noticed that nobody answers there, and counts what it has
+	// for it, new checks included.
 	eventually(t, 10*time.Second, func() string {
 		after := d.relayStats(t, ctx)
 		switch {
 		case after.Expired == before.Expired:
 			return "the flow of a dead owner has not expired"
-		case after.Drops["no flow"] == before.Drops["no flow"] && after.Unconfirmed == 0:
-			return "no counter shows packets without an owner that answers"
+		case after.Drops["upstream silent"] == 0:
+			return "no counter shows that the owner does not answer"
 		}
 		t.Logf("flows expired %d, made %d, unconfirmed %d; drops %v", after.Expired-before.Expired, after.Created-before.Created,
 			after.Unconfirmed, d.drops(t, ctx))

@@ -47,6 +47,9 @@ type Config struct {
 	// Shards are the flow tables of all workers; Shards[Own] is this core's.
 	Shards []*flowtable.Table
 	Own    int
+	// Lookups is how many questions to the flow store a second this core may
+	// permit. 0 means that there is no store.
+	Lookups int
 }
 
 // Core decides for one worker. It is used by one goroutine at a time, between
@@ -70,6 +73,7 @@ type Core struct {
 	search, unverified bucket
 	perIP, perHost     buckets
 	pins               [256]pinned
+	lookups            *lookups // nil without a store
 }
 
 // pinned remembers where unverified packets of a client went by SSRC, so that its
@@ -94,6 +98,9 @@ func New(c Config) *Core {
 		shards:   c.Shards,
 		own:      c.Shards[c.Own],
 		seed:     maphash.MakeSeed(),
+	}
+	if c.Lookups > 0 {
+		k.lookups = newLookups(c.Lookups, k.seed)
 	}
 	for _, id := range c.Ingresses {
 		k.ingresses[id/64] |= 1 << (id % 64)
@@ -128,6 +135,13 @@ const (
 	EventContested
 	// EventAdopted means: the flow came from another worker's shard.
 	EventAdopted
+	// EventRerouted means: the owner is the same Host, with another session or at
+	// another address.
+	EventRerouted
+	// EventConfirmed means: the flow's owner has had an answer from the client.
+	EventConfirmed
+	// EventRestored means: the flow came from the flow store.
+	EventRestored
 )
 
 // Packet is a datagram from a client.
@@ -151,7 +165,11 @@ type Verdict struct {
 	// Route is that of the flow with an unverified packet's SSRC, if there is
 	// one: its owner may have many sessions behind this IP address.
 	Route ufrag.Route
-	Event Event
+	// Lookup packets may belong to a flow that this relay does not know: the flow
+	// store may, if MayAsk allows it. If Reason is None, they went unverified to
+	// where they most likely belong.
+	Lookup bool
+	Event  Event
 	// Flow is the packet's flow in the core's shard, until End.
 	Flow flowtable.Ref
 }
@@ -240,16 +258,9 @@ func (c *Core) check(p *Packet, v *Verdict) {
 		v.Reason = ufragReason(err)
 		return
 	}
-	if route.Cluster != c.cluster {
-		v.Reason = OtherCluster
-		return
-	}
-	up, ok := c.allow.Resolve(route)
-	if !ok {
-		v.Reason = Unresolved
-		if _, ok := c.resolver.Resolve(route); ok {
-			v.Reason = UpstreamNotAllowed
-		}
+	up, reason := c.resolve(route)
+	if reason != None {
+		v.Reason = reason
 		return
 	}
 	r := c.find(p, v)
@@ -265,6 +276,21 @@ func (c *Core) check(p *Packet, v *Verdict) {
 	c.own.SetLocal(r, p.Local)
 	v.Flow = r
 	v.to(up)
+}
+
+// resolve finds where packets for a route may go.
+func (c *Core) resolve(route ufrag.Route) (netip.AddrPort, Reason) {
+	if route.Cluster != c.cluster {
+		return netip.AddrPort{}, OtherCluster
+	}
+	up, ok := c.allow.Resolve(route)
+	if ok {
+		return up, None
+	}
+	if _, ok := c.resolver.Resolve(route); ok {
+		return up, UpstreamNotAllowed
+	}
+	return up, Unresolved
 }
 
 func (c *Core) create(p *Packet, route ufrag.Route, up netip.AddrPort, local []byte, v *Verdict) flowtable.Ref {
@@ -299,6 +325,7 @@ func (c *Core) claim(r flowtable.Ref, route ufrag.Route, up netip.AddrPort, loca
 		// Another session of one Host, which tells them apart itself, an ICE
 		// restart, or a Host that the resolver now finds somewhere else.
 		c.own.SetRoute(r, route, up)
+		v.Event = EventRerouted
 	case c.own.State(r) == flowtable.Unconfirmed && c.mayChange(c.own, r):
 		c.own.SetOwner(r, route, up, c.now)
 		v.Event = EventMoved

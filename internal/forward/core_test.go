@@ -128,7 +128,7 @@ func TestIceRestartOnOneHostKeepsTheFlow(t *testing.T) {
 	w.client(0, c, w.check(0, 1, false))
 	w.frame(0, 0, c, trunk.Validated, 9)
 	w.wantDrop(w.client(0, c, w.check(0, 2, true)), BadIntegrity)
-	if v := w.client(0, c, w.check(0, 2, false)); v.Event != EventNone {
+	if v := w.client(0, c, w.check(0, 2, false)); v.Event != EventRerouted {
 		t.Fatalf("event %v", v.Event)
 	}
 	f, _ := w.owner(c)

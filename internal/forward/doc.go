@@ -18,6 +18,9 @@
 //     has confirmed flows, are most likely a NAT rebinding: they go, rate-limited
 //     and marked unverified, to the owner of the flow with the same SSRC, else to
 //     at most two owners at that IP address. The owner authenticates them.
+//   - What of these has no flow of its SSRC may belong to a flow that a relay before
+//     this one had, so the verdict says Lookup: the caller may ask the flow store.
+//     [Core.MayAsk] limits that, and [Core.Restore] takes the answer.
 //   - The rest is dropped. Nothing is ever sent back.
 //
 // # Contests

@@ -76,10 +76,15 @@ func (c *Core) tell(t *flowtable.Table, r flowtable.Ref, f *trunk.Frame, peer ne
 	d.Local = t.Local(r)
 	validated := f.Flags&trunk.Validated != 0
 	if t.Upstream(r) == peer {
-		if validated {
-			t.Confirm(r, c.now, f.SSRCs[:f.NSSRC])
-		} else {
+		if !validated {
 			t.Touch(r, c.now)
+			return
+		}
+		first := t.State(r) == flowtable.Unconfirmed
+		t.Confirm(r, c.now, f.SSRCs[:f.NSSRC])
+		if first {
+			d.Event = EventConfirmed
+			d.Flow = t.Flow(r)
 		}
 		return
 	}

@@ -48,6 +48,9 @@ const (
 	UnverifiedLimit
 	// TooLarge means: with its frame header it is larger than a UDP datagram.
 	TooLarge
+	// UpstreamSilent means: the Host has not been heard of for seconds although
+	// packets were sent to it. It is dead, unreachable, or has other trunk keys.
+	UpstreamSilent
 	// SendUpstream means: the trunk socket did not take the datagram.
 	SendUpstream
 
@@ -95,6 +98,7 @@ var reasonNames = [NumReasons]string{
 	TableFull:          "flow table full",
 	UnverifiedLimit:    "limit of unverified packets",
 	TooLarge:           "too large for a frame",
+	UpstreamSilent:     "upstream silent",
 	SendUpstream:       "send to upstream failed",
 	PeerNotAllowed:     "peer not allowed",
 	TrunkMalformed:     "malformed trunk datagram",

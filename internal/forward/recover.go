@@ -14,8 +14,12 @@ import (
 // confirmed flows of its IP address tell.
 func (c *Core) recover(p *Packet, class stun.Class, v *Verdict) {
 	v.Reason = NoFlow
-	if class == stun.ClassOther || class == stun.ClassSTUN && !c.msg.Type.IsSuccess() && !c.msg.Type.IsError() {
+	if class == stun.ClassOther || class == stun.ClassSTUN && c.msg.Type.IsRequest() {
 		return
+	}
+	v.Lookup = c.lookups != nil
+	if class == stun.ClassSTUN && !c.msg.Type.IsSuccess() && !c.msg.Type.IsError() {
+		return // a keepalive authenticates nobody: no Host would believe it
 	}
 	ip := p.From.Addr()
 	if !c.known(ip) {
@@ -40,9 +44,11 @@ func (c *Core) recover(p *Packet, class stun.Class, v *Verdict) {
 		*pin = found
 		v.to(found.upstream)
 		v.Route = found.route
+		v.Lookup = false
 	case pin.client == p.From && pin.at.Age(c.now) < pinLife:
 		v.to(pin.upstream)
 		v.Route = pin.route
+		v.Lookup = false
 	default:
 		c.owners(ip, v)
 	}

@@ -34,6 +34,9 @@ type Options struct {
 	// Loopback lets WebRTC use 127.0.0.1, which neither browser does by
 	// default. Firefox also needs a network without any other interface.
 	Loopback bool
+	// Args are further arguments of Chromium's, such as
+	// --force-fieldtrials=NAME/Enabled/; Firefox gets none.
+	Args []string
 	// Start starts the driver's process, for instance inside a network
 	// namespace; nil is (*exec.Cmd).Start. The browser is a child of it.
 	Start func(*exec.Cmd) error
@@ -134,7 +137,7 @@ func settings(kind Kind, opts Options) (args []string, prefs map[string]any) {
 	if opts.Loopback {
 		args = append(args, "--allow-loopback-in-peer-connection")
 	}
-	return args, nil
+	return append(args, opts.Args...), nil
 }
 
 // read hands the driver's replies to the callers that wait for them.

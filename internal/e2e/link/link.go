@@ -165,6 +165,18 @@ func (l *Link) Outer(client netip.AddrPort) (netip.AddrPort, bool) {
 	return m.outer, true
 }
 
+// Client returns the client that the relay sees at an address now.
+func (l *Link) Client(outer netip.AddrPort) (netip.AddrPort, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for client, m := range l.mappings {
+		if m.outer == outer {
+			return client, true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
 // mapLocked opens a port for a client. The lock is held.
 func (l *Link) mapLocked(client netip.AddrPort) (*mapping, error) {
 	conn, err := l.open(netip.AddrPortFrom(l.cfg.Source, 0))

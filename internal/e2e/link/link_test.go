@@ -91,8 +91,12 @@ func TestDelay(t *testing.T) {
 	if !ok || took < 2*delay {
 		t.Errorf("echo: %v after %v, want one after %v or more", ok, took, 2*delay)
 	}
-	if outer, ok := l.Outer(addr); !ok || outer != <-r.from {
+	outer, ok := l.Outer(addr)
+	if !ok || outer != <-r.from {
 		t.Errorf("Outer: %v, %v", outer, ok)
+	}
+	if client, ok := l.Client(outer); !ok || client != addr {
+		t.Errorf("Client: %v, %v; want %v", client, ok, addr)
 	}
 }
 
@@ -190,6 +194,10 @@ func TestTrace(t *testing.T) {
 	}
 	if got := l.Find(netip.AddrPort{}, Up, time.Time{}, Request); len(got) != 2 {
 		t.Errorf("of all clients: %+v", got)
+	}
+	ping(t, second, []byte{0x80, 111, 0, 1, 0, 0, 0, 0, 0, 0, 1, 2}, 2*time.Second)
+	if got := l.Find(netip.AddrPort{}, Down, middle, RTP); len(got) != 1 || got[0].SSRC != 0x102 {
+		t.Errorf("audio: %+v", got)
 	}
 	if got := l.Find(addr, Down, middle, Request, Other); len(got) != 1 || got[0].Kind != Other || got[0].Size != 5 {
 		t.Errorf("since a time: %+v", got)

@@ -15,6 +15,7 @@ type Packet struct {
 	Outer     netip.AddrPort // the client's port at the NAT
 	Size      int
 	Kind      Kind
+	SSRC      uint32 // of RTP and RTCP
 	// Data is the packet itself, of STUN requests only.
 	Data []byte
 }
@@ -64,6 +65,7 @@ func (l *Link) recordLocked(d Direction, p parcel) {
 	if line.Kind == Request {
 		line.Data = p.data
 	}
+	line.SSRC, _ = stun.SSRC(p.data)
 	l.trace = append(l.trace, line)
 }
 
