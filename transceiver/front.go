@@ -453,11 +453,12 @@ func (f *front) flow() (fr trunk.Frame, via netip.AddrPort, ok bool) {
 	return fr, via, false
 }
 
-// selected returns the path that packets go to now.
-func (f *front) selected() (icelite.Path, bool) {
+// selected returns the path that packets go to now, zero if there is none.
+func (f *front) selected() icelite.Path {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.agent.SelectedPath()
+	path, _ := f.agent.SelectedPath()
+	return path
 }
 
 // dtlsOverdue reports whether the handshake's deadline has passed.

@@ -2,7 +2,6 @@ package transceiver
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -297,7 +296,7 @@ func (r *stubRelay) rebind(from, to netip.AddrPort) {
 	r.natBack.Store(from, netip.AddrPort{})
 }
 
-func quietLogger() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func quietLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // setup makes a Host behind a stub relay.
 func setup(t testing.TB, change func(*Config)) (*Host, *stubRelay) {

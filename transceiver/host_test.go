@@ -489,7 +489,7 @@ func TestReceivePathDoesNotAllocate(t *testing.T) {
 	ch := c.channel()
 	s := c.call(host, AcceptOptions{})
 	ch.echo(t, "hello")
-	path, _ := s.front.selected()
+	path := s.front.selected()
 	rtp := append([]byte{0x80, 111}, make([]byte, 100)...)
 	data := frameFor(t, host.cfg.TrunkKeys, &trunk.Frame{Ingress: 1, Client: path.Client, Payload: rtp})
 	sh := &shard{host: host, conn: host.shards[0].conn, group: host.shards[0].group}

@@ -31,6 +31,10 @@ type peer struct {
 	host *Host
 	addr netip.AddrPort
 
+	// sending is held from the numbering of control datagrams until they are on
+	// the wire: a relay takes one that was overtaken for a replay.
+	sending sync.Mutex
+
 	mu        sync.Mutex
 	link      *trunk.Link
 	ingresses []uint16
@@ -39,6 +43,12 @@ type peer struct {
 	missed    int // keepalives without an answer
 	token     uint32
 	outbox    [][]byte // control datagrams that leave with release
+}
+
+// acquire locks the peer for something that may send control datagrams.
+func (p *peer) acquire() {
+	p.sending.Lock()
+	p.mu.Lock()
 }
 
 // release unlocks the peer and sends what was put into the outbox meanwhile:
@@ -50,6 +60,7 @@ func (p *peer) release() {
 	for _, b := range out {
 		p.host.shards[0].sendControl(p.addr, b)
 	}
+	p.sending.Unlock()
 }
 
 // peerTable is read for every datagram and changed when a relay appears.
@@ -117,7 +128,7 @@ func (p *peer) observe(now time.Time, h *trunk.Header) bool {
 
 // hello asks the relay for proof of its epoch, if it is time to.
 func (p *peer) hello(now time.Time) {
-	p.mu.Lock()
+	p.acquire()
 	defer p.release()
 	p.helloLocked(now)
 }
@@ -154,7 +165,7 @@ func (sh *shard) sendControl(to netip.AddrPort, b []byte) {
 // control handles a control datagram that the reader has opened.
 func (sh *shard) control(now time.Time, p *peer, h *trunk.Header) {
 	body, keys := sh.reader.Body(), sh.host.cfg.TrunkKeys
-	p.mu.Lock()
+	p.acquire()
 	defer p.release()
 	problem, unproven := trunk.OK, false
 	switch h.Type {
@@ -222,7 +233,7 @@ func (sh *shard) control(now time.Time, p *peer, h *trunk.Header) {
 
 // keepalive asks the relay whether it is still the process it was.
 func (p *peer) keepalive(now time.Time) {
-	p.mu.Lock()
+	p.acquire()
 	defer p.release()
 	if p.lastSeen.IsZero() || now.Sub(p.lastSeen) > peerIdle {
 		return
@@ -313,7 +324,7 @@ func (h *Host) announce(to netip.AddrPort, flows []trunk.Frame) {
 	if p == nil {
 		return
 	}
-	p.mu.Lock()
+	p.acquire()
 	defer p.release()
 	epoch, proven := p.link.Peer()
 	if !proven {

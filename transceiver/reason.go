@@ -34,6 +34,10 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
+// MarshalText implements encoding.TextMarshaler, so that statistics have names
+// in JSON.
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
 // DropReason says why a datagram, a frame or a packet went no further.
 type DropReason uint8
 
@@ -72,6 +76,9 @@ func (d DropReason) String() string {
 	}
 	return "unknown"
 }
+
+// MarshalText implements encoding.TextMarshaler, as for Reason.
+func (d DropReason) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // counters belong to one socket, so that two sockets never share a cache line
 // for every packet.

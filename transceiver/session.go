@@ -128,7 +128,7 @@ func (s *Session) Ufrag() string {
 // ClientAddr returns the client's address as the outermost relay sees it now,
 // the zero value until its first authenticated check.
 func (s *Session) ClientAddr() netip.AddrPort {
-	path, _ := s.front.selected()
+	path := s.front.selected()
 	return path.Client
 }
 
@@ -154,7 +154,7 @@ func (s *Session) Go(f func(ctx context.Context)) {
 // on the PeerConnection: it stops a panic and ends the session with ReasonPanic.
 func (s *Session) Recover() {
 	if v := recover(); v != nil {
-		s.panicked(v)
+		_ = s.panicked(v) // whoever waits for the session gets it
 	}
 }
 
@@ -258,8 +258,8 @@ func (s *Session) finish(reason Reason, cause error) {
 // teardown stops everything. The client's paths stay known until Pion has
 // closed DTLS, so that the client hears of the end.
 func (s *Session) teardown(reason Reason) {
-	defer s.host.forget(s)
 	defer close(s.done)
+	defer s.host.forget(s)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

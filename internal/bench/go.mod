@@ -28,6 +28,7 @@ require (
 	github.com/pion/stun/v4 v4.0.1 // indirect
 	github.com/pion/transport/v4 v4.1.0 // indirect
 	github.com/pion/transport/v5 v5.1.4 // indirect
+	github.com/usher-rtc/usher/internal/e2e v0.0.0
 	github.com/wlynxg/anet v0.0.5 // indirect
 	golang.org/x/crypto v0.48.0 // indirect
 	golang.org/x/net v0.50.0 // indirect
@@ -35,3 +36,5 @@ require (
 )
 
 replace github.com/usher-rtc/usher => ../..
+
+replace github.com/usher-rtc/usher/internal/e2e => ../e2e

@@ -32,6 +32,7 @@ const (
 // each packet arrived, with a link in front of each ingress.
 type moving struct {
 	*network
+	keys      *ufrag.Keyring
 	codec     ufrag.Codec
 	links     []*link.Link
 	relayArgs []string
@@ -52,7 +53,7 @@ func newMoving(t *testing.T, ctx context.Context, hosts, ingresses int) *moving 
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &moving{network: loopbackNetwork(t), codec: codec, meters: make(map[uint32]*meter)}
+	m := &moving{network: loopbackNetwork(t), keys: keys, codec: codec, meters: make(map[uint32]*meter)}
 	var advertised []transceiver.Ingress
 	m.relayArgs = []string{
 		"-trunk", "127.0.0.1:4000", "-http", "127.0.0.1:8081", "-keys", path, "-allow-upstream", "127.0.0.1",

@@ -127,7 +127,7 @@ func newStranger(t *testing.T, m *moving, address string) *stranger {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &stranger{conn, netip.MustParseAddrPort("127.0.0.1:13478")}
+	return &stranger{conn, m.links[0].Relay()}
 }
 
 // check makes a check of the client's, signed as the client would.

@@ -56,7 +56,7 @@ const (
 // errCounters is the live form of ErrorCounts.
 type errCounters [numClasses]atomic.Uint64
 
-func (e *errCounters) add(c errClass, n int) { e[c].Add(uint64(n)) }
+func (e *errCounters) add(c errClass) { e[c].Add(1) }
 
 func (e *errCounters) snapshot() ErrorCounts {
 	return ErrorCounts{

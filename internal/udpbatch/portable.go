@@ -151,11 +151,11 @@ func (p *portableConn) gather(bufs [][]byte) []byte {
 
 func (p *portableConn) writeOne(b []byte, to netip.AddrPort) error {
 	if p.closed.Load() {
-		p.n.writeErrs.add(classClosed, 1)
+		p.n.writeErrs.add(classClosed)
 		return net.ErrClosed
 	}
 	if !to.IsValid() {
-		p.n.writeErrs.add(classInvalid, 1)
+		p.n.writeErrs.add(classInvalid)
 		return config.Errorf("To", "is not an address")
 	}
 	err := p.writeTo(b, to)
@@ -166,10 +166,10 @@ func (p *portableConn) writeOne(b []byte, to netip.AddrPort) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, net.ErrClosed):
-		p.n.writeErrs.add(classClosed, 1)
+		p.n.writeErrs.add(classClosed)
 		return net.ErrClosed
 	default:
-		p.n.writeErrs.add(classify(err), 1)
+		p.n.writeErrs.add(classify(err))
 		return err
 	}
 }
@@ -288,7 +288,7 @@ func (s *portableServer) readLoop(i int) {
 				p.n.badSource.Add(1)
 				continue
 			}
-			p.n.readErrs.add(classify(err), 1)
+			p.n.readErrs.add(classify(err))
 			if failed++; failed > maxReadFailures && !s.pause() {
 				return
 			}

@@ -82,7 +82,7 @@ func (r *receiver) read(c *mmsgConn) (n int, errno unix.Errno) {
 	case unix.EAGAIN, unix.EINTR:
 		return 0, 0
 	default:
-		c.n.readErrs.add(classOf(errno), 1)
+		c.n.readErrs.add(classOf(errno))
 		return 0, errno
 	}
 }

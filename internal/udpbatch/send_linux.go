@@ -103,7 +103,7 @@ func (c *mmsgConn) fail(m *Message, errno unix.Errno) {
 	if m.Err == nil {
 		m.Err = errno // no allocation: numbers below 256 have static copies
 	}
-	c.n.writeErrs.add(classOf(errno), 1)
+	c.n.writeErrs.add(classOf(errno))
 }
 
 // fill prepares entries from a place on and returns how many and the place behind them.
@@ -115,7 +115,7 @@ func (c *mmsgConn) fill(ms []Message, at cursor) (n int, _ cursor) {
 		next := cursor{msg: at.msg + 1}
 		if c.fd < 0 {
 			m.Err = net.ErrClosed
-			c.n.writeErrs.add(classClosed, 1)
+			c.n.writeErrs.add(classClosed)
 			at = next
 			continue
 		}

@@ -198,7 +198,7 @@ func TestClassOfUnknownErrorIsOther(t *testing.T) {
 func TestTotalCoversEveryClass(t *testing.T) {
 	var e errCounters
 	for c := range numClasses {
-		e.add(c, 1)
+		e.add(c)
 	}
 	if got := e.snapshot().Total(); got != uint64(numClasses) {
 		t.Errorf("total %d of %d classes", got, numClasses)

@@ -152,13 +152,14 @@ func (s *Site) ready(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Site) sessions(w http.ResponseWriter, _ *http.Request) {
 	type host struct {
-		Name      string            `json:"name"`
-		Addr      netip.AddrPort    `json:"addr"`
-		Live      int               `json:"live"`
-		Connected int               `json:"connected"`
-		Accepted  uint64            `json:"accepted"`
-		Contested uint64            `json:"contested"`
-		Drops     map[string]uint64 `json:"drops"`
+		Name      string         `json:"name"`
+		Addr      netip.AddrPort `json:"addr"`
+		Live      int            `json:"live"`
+		Connected int            `json:"connected"`
+		Accepted  uint64         `json:"accepted"`
+		Contested uint64         `json:"contested"`
+
+		Drops map[transceiver.DropReason]uint64 `json:"drops"`
 	}
 	page := struct {
 		Hosts    []host `json:"hosts"`
@@ -166,12 +167,8 @@ func (s *Site) sessions(w http.ResponseWriter, _ *http.Request) {
 	}{Sessions: []Call{}} // never null in JSON
 	for _, o := range s.owners {
 		stats := o.host.Stats()
-		drops := make(map[string]uint64)
-		for reason, n := range stats.Drops {
-			drops[reason.String()] = n
-		}
 		page.Hosts = append(page.Hosts, host{
-			o.name, o.host.Addr(), stats.Live, stats.Connected, stats.Accepted, stats.Contested, drops,
+			o.name, o.host.Addr(), stats.Live, stats.Connected, stats.Accepted, stats.Contested, stats.Drops,
 		})
 		for _, session := range o.host.Sessions() {
 			page.Sessions = append(page.Sessions, describe(o, session))

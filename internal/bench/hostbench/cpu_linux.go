@@ -39,7 +39,7 @@ func (b *bench) contenders(rows []row) ([]contender, error) {
 
 // cpu measures the whole server, and then the muxes alone.
 func (b *bench) cpu(ctx context.Context) error {
-	if err := b.cpuOf(ctx, "whole process", "host", echoRows(), false); err != nil {
+	if err := b.cpuOf(ctx, "whole process", "host", echoRows(), perCaller); err != nil {
 		return err
 	}
 	if err := b.stopAll(); err != nil {
@@ -52,7 +52,7 @@ func (b *bench) cpu(ctx context.Context) error {
 			Kind: kindStock, App: lean, MuxOnly: true,
 			Stock: hosts.StockConfig{Lite: true, Passive: true, Lean: true},
 		}},
-	}, true)
+	}, b.muxRate)
 }
 
 // sample is one round of one server.
@@ -62,7 +62,8 @@ type sample struct {
 	busy   float64 // share of a processor
 }
 
-func (b *bench) cpuOf(ctx context.Context, title, name string, rows []row, raw bool) error {
+// cpuOf measures rows under perSession packets a second of each session.
+func (b *bench) cpuOf(ctx context.Context, title, name string, rows []row, perSession int) error {
 	all, err := b.contenders(rows)
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (b *bench) cpuOf(ctx context.Context, title, name string, rows []row, raw b
 	for round := range b.rounds {
 		for i := range all {
 			k := (i + round) % len(all)
-			s, err := b.loadOne(ctx, all[k], raw)
+			s, err := b.loadOne(ctx, all[k], perSession)
 			if err != nil {
 				return fmt.Errorf("%s: %w", all[k].name, err)
 			}
@@ -108,21 +109,23 @@ func (b *bench) cpuOf(ctx context.Context, title, name string, rows []row, raw b
 		best = max(best, ratios(micros[0], micros[i]))
 	}
 	b.out.line("ratio usher/pion cpu-per-packet-%s %.2f", name, best)
-	if raw {
+	if rows[0].role.MuxOnly {
 		b.out.line("ratio usher/pion packets-per-cpu-second-%s %.2f", name, 1/best)
 	}
-	return b.out.table(fmt.Sprintf("Processor time per packet, %s (%d sessions, %d packets/s each way)", title, b.live, b.live*perCaller),
+	return b.out.table(fmt.Sprintf("Processor time per packet, %s (%d sessions, %d packets/s each way)", title, b.live, b.live*perSession),
 		"server\tus min\tmedian\tmax\tlost % median\tmax\tprocessor %\t", table)
 }
 
 // loadOne sends one round's load to one server while the others are idle.
-func (b *bench) loadOne(ctx context.Context, c contender, raw bool) (s sample, err error) {
+func (b *bench) loadOne(ctx context.Context, c contender, perSession int) (s sample, err error) {
 	before, err := c.server.CPU()
 	if err != nil {
 		return s, err
 	}
 	d := time.Duration(b.seconds) * time.Second
-	l, err := tell(ctx, c.fleet, callers.Command{Load: &callers.Rate{PerCaller: perCaller, For: d, Raw: raw}})
+	l, err := tell(ctx, c.fleet, callers.Command{
+		Load: &callers.Rate{PerCaller: float64(perSession), For: d, Raw: c.role.MuxOnly},
+	})
 	if err != nil {
 		return s, err
 	}

@@ -27,6 +27,7 @@ type options struct {
 	rounds             int
 	live               int
 	seconds            int
+	muxRate            int
 	churn              int
 	hostCPU, clientCPU int
 	profiles           string
@@ -48,6 +49,7 @@ func parseFlags() (options, error) {
 	flag.IntVar(&o.rounds, "rounds", 5, "rate, cpu: rounds")
 	flag.IntVar(&o.live, "live", 300, "cpu: sessions")
 	flag.IntVar(&o.seconds, "seconds", 5, "cpu: length of a round")
+	flag.IntVar(&o.muxRate, "mux-rate", perCaller, "cpu: packets a second of each session when the muxes are measured alone")
 	flag.IntVar(&o.churn, "churn", 50_000, "churn: sessions")
 	flag.IntVar(&o.hostCPU, "host-cpu", 1, "processor of the server that is measured")
 	flag.IntVar(&o.clientCPU, "client-cpu", 0, "processor of clients and relay beside it")
@@ -75,7 +77,7 @@ func parseFlags() (options, error) {
 	}{
 		{"n", o.n, 1, 1000}, {"sessions", o.sessions, 1, 18_000}, {"rate-sessions", o.rateSessions, 1, 100_000},
 		{"rounds", o.rounds, 1, 100}, {"live", o.live, 1, 5000}, {"seconds", o.seconds, 1, 600},
-		{"churn", o.churn, 3, 1_000_000},
+		{"mux-rate", o.muxRate, 1, 10_000}, {"churn", o.churn, 3, 1_000_000},
 	} {
 		if l.value < l.min || l.value > l.max {
 			return o, fmt.Errorf("-%s: want %d to %d, got %d", l.name, l.min, l.max, l.value)

@@ -154,6 +154,9 @@ func (l *Link) Drop(d Direction, lose bool) {
 	l.drop[d] = lose
 }
 
+// Relay returns where the relay listens.
+func (l *Link) Relay() netip.AddrPort { return l.cfg.Relay }
+
 // Outer returns the address that the relay sees a client at.
 func (l *Link) Outer(client netip.AddrPort) (netip.AddrPort, bool) {
 	l.mu.Lock()
