@@ -1,5 +1,5 @@
 # A short index: each target calls the script that CI calls too.
-.PHONY: test race lint tidy cross fuzz bench bench-relay ci
+.PHONY: test race lint tidy cross fuzz bench bench-relay bench-host ci
 
 test:   ## every module, as in the README
 	go test work
@@ -17,5 +17,7 @@ bench:  ## Go benchmarks of the packages on the packet path
 	go test -run '^$$' -bench . ./relay ./ufrag ./flowtable
 bench-relay: ## usher beside nginx, coturn, pion/turn, naive Go, C and nftables; about an hour
 	go run ./internal/bench/relaybench
+bench-host: ## the Host beside stock Pion, in browsers too
+	go run ./internal/bench/hostbench
 ci:     ## all of the above, with the real browsers
 	bash .ci/run
