@@ -10,6 +10,7 @@ import (
 
 	"github.com/usher-rtc/usher/flowtable"
 	"github.com/usher-rtc/usher/flowtable/flowtest"
+	"github.com/usher-rtc/usher/ufrag"
 )
 
 func TestMemoryStore(t *testing.T) {
@@ -112,6 +113,40 @@ func TestKeysAsText(t *testing.T) {
 			t.Errorf("%s: canonical %s, want %s", client, got, want)
 		}
 	}
+}
+
+// What is in a store is bound to the flow's key: under another key it is refused.
+func ExampleValue() {
+	key, err := ufrag.GenerateKey('a')
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	keys, err := ufrag.NewKeyring('a', key)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	route, err := ufrag.IPv4Route(1, netip.MustParseAddrPort("10.0.0.7:3478"), 42)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now := time.Now()
+	flow := flowtable.Key{Client: netip.MustParseAddrPort("203.0.113.9:54321"), Ingress: 7}
+	sealed, err := flowtable.Value{Route: route, Expires: now.Add(time.Minute)}.Seal(nil, flow, keys)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	v, why := flowtable.OpenValue(sealed, flow, keys, now)
+	fmt.Println(v.Route, why)
+	flow.Ingress = 8
+	_, why = flowtable.OpenValue(sealed, flow, keys, now)
+	fmt.Println(why)
+	// Output:
+	// cluster 1 host 10.0.0.7:3478 session 42 accepted
+	// wrong mac
 }
 
 // Two relays in one process share their flows through memory.

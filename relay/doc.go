@@ -28,8 +28,19 @@
 // ingress. From then on media follows the flow in both directions.
 //
 // A flow lives as long as its Host sends. After a restart of the relay it comes
-// back with the Host's announcement, with its next validated frame, or with the
-// client's next check, whichever is first.
+// back with the Host's announcement, with its next validated frame, from the flow
+// store, or with the client's next check, whichever is first.
+//
+// # The flow store
+//
+// With [Config].Store, flows whose client has answered are written to a store
+// behind the packets, and again four times within the life of their entries. A
+// packet that may belong to a lost flow waits, in a small room and for at most
+// StoreTimeout, while the store is asked about its client: once for each, at a
+// limited rate, and not at all while the store fails. What the store says counts
+// only with a MAC, makes an unconfirmed flow, and never changes one that lives. So
+// a store that is down, slow, empty or full of lies costs recovery time and
+// nothing else.
 //
 // # Operation
 //

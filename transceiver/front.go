@@ -413,7 +413,7 @@ func (s *Session) fromPion(b []byte) {
 	}
 	f.write(now, b)
 	f.mu.Unlock()
-	s.shard.flush()
+	s.shard.flushSoon()
 }
 
 // isClientHello tells a DTLS handshake record whose first message is a

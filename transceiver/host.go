@@ -184,7 +184,7 @@ func (h *Host) start(conns []*udpbatch.Conn) error {
 	}
 	h.minter = ufrag.NewMinter(h.cfg.Codec, h.route)
 	for _, c := range conns {
-		group, err := udpbatch.NewGroup([]*udpbatch.Conn{c}, udpbatch.GroupConfig{})
+		group, err := udpbatch.NewGroup([]*udpbatch.Conn{c}, udpbatch.GroupConfig{Shared: true})
 		if err != nil {
 			for _, sh := range h.shards {
 				sh.group.Stop()

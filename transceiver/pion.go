@@ -99,6 +99,7 @@ const dtlsFlight = 250 * time.Millisecond
 func (e *engine) peerConnection(cfg *Config, s *Session, active bool) (*webrtc.PeerConnection, error) {
 	se := webrtc.SettingEngine{LoggerFactory: e.loggers}
 	se.SetDTLSRetransmissionInterval(dtlsFlight)
+	se.EnableSctpSnap(true) // one round trip less to an open data channel, with clients that offer it
 	if cfg.SettingEngine != nil {
 		cfg.SettingEngine(&se)
 	}

@@ -89,6 +89,14 @@ type offer struct {
 	audio           bool
 }
 
+// identity is what is remembered of a session's first offer: who the client is.
+type identity struct{ ufrag, password, fingerprint string }
+
+// identity returns copies, since the offer's strings keep the whole SDP alive.
+func (o *offer) identity() identity {
+	return identity{strings.Clone(o.ufrag), strings.Clone(o.password), strings.Clone(o.fingerprint)}
+}
+
 // live reports whether a section takes part: port 0 means rejected, unless it
 // is bundle-only (RFC 9143 section 6).
 func live(m *sdp.MediaDescription) bool {

@@ -44,7 +44,7 @@ type Session struct {
 	front front // the client's side: ICE, paths, timers
 
 	negotiation sync.Mutex // one offer at a time
-	first       *offer     // what the first offer said; written before the session is shared
+	first       identity   // what the first offer said; written before the session is shared
 	ice         credentials
 
 	connected     chan struct{}
@@ -196,14 +196,14 @@ func (h *Host) newSession(o *offer, opts AcceptOptions, ingresses []Ingress) (*S
 		resource:  local,
 		metadata:  opts.Metadata,
 		ingresses: ingresses,
-		first:     o,
+		first:     o.identity(),
 		connected: make(chan struct{}),
 		done:      make(chan struct{}),
 		created:   time.Now(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.ice = credentials{o.ufrag, o.password, local, password, route}
-	s.conn = newVirtualConn(o.ufrag, o.password, s.fromPion)
+	s.ice = credentials{s.first.ufrag, s.first.password, local, password, route}
+	s.conn = newVirtualConn(s.first.ufrag, s.first.password, s.fromPion)
 	s.front.init(s, s.ice)
 	s.pc, err = h.engine.peerConnection(&h.cfg, s, o.setup != setupActive)
 	if err != nil {

@@ -3,7 +3,9 @@ package transceiver
 import (
 	"container/heap"
 	"net/netip"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/icelite"
@@ -40,6 +42,9 @@ type shard struct {
 		awake bool      // the reader is up and will look at the heap before it sleeps
 		until time.Time // when the sleeping reader will be up; zero: when woken
 	}
+
+	// yielding is set while a goroutine that will flush lets others run first.
+	yielding atomic.Bool
 
 	queue struct {
 		sync.Mutex
@@ -325,6 +330,17 @@ func (sh *shard) flush() {
 		for sh.writeBatch() {
 		}
 		sh.writing.Unlock()
+	}
+}
+
+// flushSoon is flush after the goroutines that are ready to run have had their
+// turn: sessions that an incoming batch woke write their answers meanwhile, and
+// one system call sends them all. A Host with nothing else to do goes on at once.
+func (sh *shard) flushSoon() {
+	if sh.yielding.CompareAndSwap(false, true) {
+		runtime.Gosched()
+		sh.yielding.Store(false)
+		sh.flush()
 	}
 }
 

@@ -3,7 +3,6 @@ package redisflow
 import (
 	"bytes"
 	"context"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -13,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	LimitLog(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	LimitLog(slog.New(slog.DiscardHandler))
 	goleak.VerifyTestMain(m)
 }
 

@@ -71,8 +71,8 @@ type Agent struct {
 	newest      int
 	retired     []string
 
-	paths      [MaxPaths]path
-	current    int // index of the current path, -1 if there is none
+	paths      []path // grows to MaxPaths; most sessions have one
+	current    int    // index of the current path, -1 if there is none
 	serial     uint32
 	firstTaken bool // the session has had its first path
 	selectedAt stamp

@@ -157,6 +157,9 @@ func (a *Agent) slot(authenticated bool, t stamp) int {
 		}
 	}
 	if authenticated {
+		if free < 0 {
+			free = a.grow()
+		}
 		if free >= 0 {
 			return free
 		}
@@ -171,7 +174,20 @@ func (a *Agent) slot(authenticated bool, t stamp) int {
 		}
 		return oldest
 	}
+	if free < 0 {
+		free = a.grow()
+	}
 	return free
+}
+
+// grow makes a free slot if there may be one more path, else it returns -1. The
+// paths may move in memory.
+func (a *Agent) grow() int {
+	if len(a.paths) == MaxPaths {
+		return -1
+	}
+	a.paths = append(a.paths, path{})
+	return len(a.paths) - 1
 }
 
 func (p *path) touched() stamp { return max(p.born, p.lastAny) }

@@ -23,6 +23,13 @@ type GroupConfig struct {
 	// 0, the default, takes what is there, and 10 ms is the most. The portable
 	// path reads one datagram a call, has nothing to gain, and does not pause.
 	Pause time.Duration
+	// Shared makes the loop an ordinary goroutine that waits in Go's network
+	// poller, instead of a locked thread that waits in the kernel. It is for
+	// handlers that wake goroutines: those would wait for a processor until the
+	// scheduler noticed that the thread which has it is asleep. A handler that
+	// does all the work itself is faster without. The portable path is shared
+	// anyway.
+	Shared bool
 }
 
 const (

@@ -32,6 +32,7 @@ type epollServer struct {
 	coarse bool
 	events []unix.EpollEvent
 	pause  unix.Timespec
+	shared *sharedWait // nil: the thread is ours
 
 	stopping atomic.Bool
 	// woken is set from a wake until the loop has seen it, so that many wakes cost one
@@ -69,6 +70,11 @@ func newEpollServer(conns []*Conn, cfg GroupConfig) (_ *epollServer, err error) 
 	if err = unix.EpollCtl(s.epfd, unix.EPOLL_CTL_ADD, s.eventfd, &ev); err != nil {
 		return nil, os.NewSyscallError("epoll_ctl", err)
 	}
+	if cfg.Shared {
+		if s.shared, err = newSharedWait(s); err != nil {
+			return nil, err
+		}
+	}
 	for i, c := range conns {
 		m := c.t.(*mmsgConn)
 		if err = m.watch(s.epfd, i); err != nil {
@@ -80,13 +86,18 @@ func newEpollServer(conns []*Conn, cfg GroupConfig) (_ *epollServer, err error) 
 }
 
 func (s *epollServer) serve(h Handler) {
-	// A thread that changes hands costs a wake-up of the scheduler for each wait.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	wait := s.wait
+	if s.shared != nil {
+		wait = s.shared.wait
+	} else {
+		// A thread that changes hands costs a wake-up of the scheduler for each wait.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
 	fails := 0 // rounds in which sockets reported nothing but errors
 	full := false
 	for !s.stopping.Load() {
-		n := s.wait(h.Idle(time.Now()))
+		n := wait(h.Idle(time.Now()))
 		if n > 0 && !full {
 			s.gather()
 		}
@@ -199,6 +210,9 @@ func (s *epollServer) release() {
 		c.rmu.Lock()
 		c.unwatch()
 		c.rmu.Unlock()
+	}
+	if s.shared != nil {
+		_ = s.shared.file.Close() // a duplicate: nothing can be lost
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

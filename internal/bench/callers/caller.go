@@ -12,7 +12,6 @@ import (
 
 	"github.com/pion/ice/v4"
 	"github.com/pion/interceptor"
-	"github.com/pion/logging"
 	"github.com/pion/webrtc/v4"
 
 	"github.com/usher-rtc/usher/internal/bench/hosts"
@@ -25,14 +24,10 @@ type Engine struct {
 	cert     webrtc.Certificate
 }
 
-var opus = webrtc.RTPCodecCapability{
-	MimeType: webrtc.MimeTypeOpus, ClockRate: 48000, Channels: 2, SDPFmtpLine: "minptime=10;useinbandfec=1",
-}
-
 // NewEngine makes one.
 func NewEngine() (*Engine, error) {
 	e := &Engine{media: &webrtc.MediaEngine{}, registry: &interceptor.Registry{}}
-	err := e.media.RegisterCodec(webrtc.RTPCodecParameters{RTPCodecCapability: opus, PayloadType: 111}, webrtc.RTPCodecTypeAudio)
+	err := e.media.RegisterCodec(webrtc.RTPCodecParameters{RTPCodecCapability: hosts.Opus, PayloadType: 111}, webrtc.RTPCodecTypeAudio)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +84,7 @@ func (e *Engine) New() (*Caller, error) {
 }
 
 func (c *Caller) init(e *Engine) (err error) {
-	se := webrtc.SettingEngine{LoggerFactory: quiet{}}
+	se := webrtc.SettingEngine{LoggerFactory: hosts.Quiet{}}
 	se.SetICEUDPMux(&socketMux{c.socket})
 	se.SetIncludeLoopbackCandidate(true)
 	se.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
@@ -99,7 +94,7 @@ func (c *Caller) init(e *Engine) (err error) {
 	if c.pc, err = api.NewPeerConnection(webrtc.Configuration{Certificates: []webrtc.Certificate{e.cert}}); err != nil {
 		return err
 	}
-	if c.track, err = webrtc.NewTrackLocalStaticRTP(opus, "audio", "caller"); err != nil {
+	if c.track, err = webrtc.NewTrackLocalStaticRTP(hosts.Opus, "audio", "caller"); err != nil {
 		return err
 	}
 	if _, err = c.pc.AddTrack(c.track); err != nil {
@@ -211,18 +206,3 @@ func (c *Caller) Close() {
 	}
 	_ = c.socket.Close() // Pion may have closed it
 }
-
-// quiet drops Pion's log.
-type quiet struct{}
-
-func (q quiet) NewLogger(string) logging.LeveledLogger { return q }
-func (quiet) Trace(string)                             {}
-func (quiet) Tracef(string, ...any)                    {}
-func (quiet) Debug(string)                             {}
-func (quiet) Debugf(string, ...any)                    {}
-func (quiet) Info(string)                              {}
-func (quiet) Infof(string, ...any)                     {}
-func (quiet) Warn(string)                              {}
-func (quiet) Warnf(string, ...any)                     {}
-func (quiet) Error(string)                             {}
-func (quiet) Errorf(string, ...any)                    {}

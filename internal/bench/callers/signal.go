@@ -48,13 +48,7 @@ func Delete(ctx context.Context, server, id string) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, response.Body)
-	return joinClose(err, response.Body)
-}
-
-func joinClose(err error, c io.Closer) error {
-	if e := c.Close(); err == nil {
-		err = e
-	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body) // or the connection cannot be used again
 	return err
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/pion/ice/v4"
+
+	"github.com/usher-rtc/usher/internal/bench/hosts"
 )
 
 // socket is a client's UDP socket and the ice.UDPMux that hands it to Pion. It
@@ -41,7 +43,7 @@ func newSocket() (*socket, error) {
 func (s *socket) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
 	for {
 		n, from, err := s.ReadFromUDPAddrPort(b)
-		if err != nil || !s.raw.Load() || !isAudio(b[:n]) {
+		if err != nil || !s.raw.Load() || !hosts.IsAudio(b[:n]) {
 			return n, from, err
 		}
 		s.got.Add(1)
@@ -54,11 +56,6 @@ func (s *socket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 		s.server.Store(&to)
 	}
 	return s.WriteToUDPAddrPort(b, to)
-}
-
-// isAudio tells RTP from RTCP, DTLS and STUN (RFC 7983, RFC 5761).
-func isAudio(b []byte) bool {
-	return len(b) > 12 && b[0]>>6 == 2 && (b[1]&0x7f < 64 || b[1]&0x7f > 95)
 }
 
 // rawBytes is the size of an audio packet after SRTP.

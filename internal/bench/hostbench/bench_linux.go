@@ -63,6 +63,7 @@ type process struct {
 	*load.Process
 	name    string
 	control string // address of its control port
+	relay   *process
 }
 
 // startLimit is how long a process may take to say where it listens.
@@ -120,15 +121,17 @@ const (
 // server starts a row's server, with a relay in front if it is usher's. The
 // relay runs on the processors relayCPUs.
 func (b *bench) server(r row, cpus, relayCPUs string) (*process, error) {
+	var relay *process
 	if r.usher() {
 		args, err := hosts.Role{Kind: kindRelay}.Args()
 		if err != nil {
 			return nil, err
 		}
-		_, said, err := b.start("relay of "+r.name, relayCPUs, 2, args...)
+		p, said, err := b.start("relay of "+r.name, relayCPUs, 2, args...)
 		if err != nil {
 			return nil, err
 		}
+		relay = p
 		if r.role.Ingress, err = netip.ParseAddrPort(said[1]); err != nil {
 			return nil, err
 		}
@@ -138,7 +141,11 @@ func (b *bench) server(r row, cpus, relayCPUs string) (*process, error) {
 		return nil, err
 	}
 	p, _, err := b.start(r.name, cpus, 1, args...)
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	p.relay = relay
+	return p, nil
 }
 
 // fleet starts a process of clients that call a server. See callers.Fleet.Mute.
@@ -202,22 +209,37 @@ func (p *process) usage(ctx context.Context) (u hosts.Usage, err error) {
 	return u, json.Unmarshal(b, &u)
 }
 
+// count is usage without a collection.
+func (p *process) count(ctx context.Context) (u hosts.Usage, err error) {
+	b, err := get(ctx, p, "/count")
+	if err != nil {
+		return u, err
+	}
+	return u, json.Unmarshal(b, &u)
+}
+
+// drops says where a server and its relay have lost packets since they started.
+func (p *process) drops(ctx context.Context) (string, error) {
+	u, err := p.count(ctx)
+	if err != nil || p.relay == nil {
+		return fmt.Sprint(u.Drops), err
+	}
+	r, err := p.relay.count(ctx)
+	return fmt.Sprintf("%v, its relay %v", u.Drops, r.Drops), err
+}
+
 // empty waits until a server has no session.
-func (p *process) empty(ctx context.Context, limit time.Duration) error {
-	for end := time.Now().Add(limit); ; {
-		b, err := get(ctx, p, "/count")
+func (p *process) empty(ctx context.Context) error {
+	for end := time.Now().Add(emptyLimit); ; {
+		u, err := p.count(ctx)
 		if err != nil {
-			return err
-		}
-		var u hosts.Usage
-		if err := json.Unmarshal(b, &u); err != nil {
 			return err
 		}
 		if u.Live == 0 {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%s: %d sessions are left after %v", p.name, u.Live, limit)
+			return fmt.Errorf("%s: %d sessions are left after %v", p.name, u.Live, emptyLimit)
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
 			return err

@@ -45,14 +45,19 @@ func (b *bench) cpu(ctx context.Context) error {
 	if err := b.stopAll(); err != nil {
 		return err
 	}
+	return b.cpuOf(ctx, "mux alone, without SRTP", "mux", muxRows(), b.muxRate)
+}
+
+// muxRows are the servers whose muxes are measured alone.
+func muxRows() []row {
 	lean := hosts.App{Detach: true}
-	return b.cpuOf(ctx, "mux alone, without SRTP", "mux", []row{
-		{name: "usher", role: hosts.Role{Kind: kindUsher, App: lean, MuxOnly: true}},
-		{name: "pion", role: hosts.Role{
+	return []row{
+		{name: "usher mux", role: hosts.Role{Kind: kindUsher, App: lean, MuxOnly: true}},
+		{name: "pion mux", role: hosts.Role{
 			Kind: kindStock, App: lean, MuxOnly: true,
 			Stock: hosts.StockConfig{Lite: true, Passive: true, Lean: true},
 		}},
-	}, b.muxRate)
+	}
 }
 
 // sample is one round of one server.
@@ -140,5 +145,12 @@ func (b *bench) loadOne(ctx context.Context, c contender, perSession int) (s sam
 	s.micros = used * 1e6 / float64(l.Sent+l.Received)
 	s.loss = max(0, 1-float64(l.Received)/float64(l.Sent))
 	s.busy = used / l.Seconds
+	if s.loss > 0 {
+		drops, err := c.server.drops(ctx)
+		if err != nil {
+			return s, err
+		}
+		progress("cpu: %s sent %d, %d came back; dropped so far: %s", c.name, l.Sent, l.Received, drops)
+	}
 	return s, nil
 }

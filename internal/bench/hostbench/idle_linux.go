@@ -45,7 +45,7 @@ func warm(ctx context.Context, server, fleet *process) error {
 	if _, err := tell(ctx, fleet, callers.Command{}); err != nil {
 		return err
 	}
-	return server.empty(ctx, emptyLimit)
+	return server.empty(ctx)
 }
 
 // held is what a session costs.

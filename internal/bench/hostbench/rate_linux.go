@@ -60,7 +60,7 @@ func (b *bench) rateOne(ctx context.Context, c contender) (used, wall time.Durat
 		return 0, 0, err
 	}
 	wall = time.Since(begin)
-	if err := c.server.empty(ctx, emptyLimit); err != nil {
+	if err := c.server.empty(ctx); err != nil {
 		return 0, 0, err
 	}
 	after, err := c.server.CPU()
@@ -92,7 +92,7 @@ func (b *bench) churns(ctx context.Context) error {
 		_, err := tell(ctx, fleet, callers.Command{Cycle: &callers.Cycle{N: n, AtOnce: atOnce, HalfOpen: true}})
 		return err
 	}
-	if err := errors.Join(cycle(churnChunk/4), server.empty(ctx, emptyLimit)); err != nil {
+	if err := errors.Join(cycle(churnChunk/4), server.empty(ctx)); err != nil {
 		return err
 	}
 	before, err := server.usage(ctx)
@@ -107,7 +107,7 @@ func (b *bench) churns(ctx context.Context) error {
 		done += n
 		progress("churn: %d of %d sessions", done, b.churn)
 	}
-	if err := server.empty(ctx, emptyLimit); err != nil {
+	if err := server.empty(ctx); err != nil {
 		return err
 	}
 	if err := pause(ctx, settle); err != nil {

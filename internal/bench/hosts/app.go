@@ -21,7 +21,8 @@ type App struct {
 	ReadRTCP bool
 }
 
-var opus = webrtc.RTPCodecCapability{
+// Opus is the one codec of servers and callers.
+var Opus = webrtc.RTPCodecCapability{
 	MimeType: webrtc.MimeTypeOpus, ClockRate: 48000, Channels: 2, SDPFmtpLine: "minptime=10;useinbandfec=1",
 }
 
@@ -29,7 +30,7 @@ var opus = webrtc.RTPCodecCapability{
 // closed with the session.
 func (a App) attach(pc *webrtc.PeerConnection, ended <-chan struct{}, connected func()) error {
 	pc.OnDataChannel(a.echoMessages)
-	out, err := webrtc.NewTrackLocalStaticRTP(opus, "audio", "bench")
+	out, err := webrtc.NewTrackLocalStaticRTP(Opus, "audio", "bench")
 	if err != nil {
 		return err
 	}

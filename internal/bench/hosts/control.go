@@ -24,6 +24,8 @@ type Server interface {
 	Hangup(id string)
 	// Live returns how many sessions there are, and how many ever connected.
 	Live() (live int, connected uint64)
+	// Drops returns how many packets were dropped, by reason; none that are 0.
+	Drops() map[string]uint64
 	// Close ends everything.
 	Close() error
 }
@@ -37,6 +39,8 @@ type Usage struct {
 	Live        int    `json:"live"`
 	Connected   uint64 `json:"connected"` // sessions that ever were
 	Echoed      uint64 `json:"echoed"`    // packets, if the mux is measured alone
+	// Drops counts dropped packets by reason.
+	Drops map[string]uint64 `json:"drops"`
 }
 
 // IDHeader carries a session's id in the answer of the control port.
@@ -66,22 +70,17 @@ func control(s Server, echoed func() uint64, lines ...string) error {
 		_, _ = io.WriteString(w, answer) // a caller that has gone lets the session time out
 	})
 	mux.HandleFunc("DELETE /calls/{id}", func(_ http.ResponseWriter, r *http.Request) { s.Hangup(r.PathValue("id")) })
-	mux.HandleFunc("GET /usage", func(w http.ResponseWriter, _ *http.Request) {
-		u := usage()
+	report := func(w http.ResponseWriter, u Usage) {
 		u.Live, u.Connected = s.Live()
+		u.Drops = s.Drops()
 		if echoed != nil {
 			u.Echoed = echoed()
 		}
-		_ = json.NewEncoder(w).Encode(u)
-	})
-	mux.HandleFunc("GET /count", func(w http.ResponseWriter, _ *http.Request) {
-		var u Usage // without a collection, which is not to be part of what is measured
-		u.Live, u.Connected = s.Live()
-		if echoed != nil {
-			u.Echoed = echoed()
-		}
-		_ = json.NewEncoder(w).Encode(u)
-	})
+		_ = json.NewEncoder(w).Encode(u) // whoever asked has gone if this fails
+	}
+	mux.HandleFunc("GET /usage", func(w http.ResponseWriter, _ *http.Request) { report(w, usage()) })
+	// Without a collection, which is not to be part of what is measured.
+	mux.HandleFunc("GET /count", func(w http.ResponseWriter, _ *http.Request) { report(w, Usage{}) })
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}

@@ -43,7 +43,7 @@ type echoConn struct {
 func (c *echoConn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
 	for {
 		n, from, err := c.fast.ReadFromAddrPort(b)
-		if err != nil || !isAudio(b[:n]) {
+		if err != nil || !IsAudio(b[:n]) {
 			return n, from, err
 		}
 		if _, err := c.fast.WriteToAddrPort(b[:n], from); err == nil {
@@ -57,8 +57,8 @@ func (c *echoConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	return c.fast.WriteToAddrPort(b, to)
 }
 
-// isAudio tells RTP from RTCP, DTLS and STUN (RFC 7983, RFC 5761).
-func isAudio(b []byte) bool {
+// IsAudio tells RTP from RTCP, DTLS and STUN (RFC 7983, RFC 5761).
+func IsAudio(b []byte) bool {
 	return len(b) > 12 && b[0]>>6 == 2 && (b[1]&0x7f < 64 || b[1]&0x7f > 95)
 }
 

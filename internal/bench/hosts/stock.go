@@ -15,7 +15,6 @@ import (
 
 	"github.com/pion/ice/v4"
 	"github.com/pion/interceptor"
-	"github.com/pion/logging"
 	"github.com/pion/webrtc/v4"
 )
 
@@ -66,8 +65,8 @@ func serveStock(cfg StockConfig, app App) error {
 	}
 	s := &stock{app: app, calls: make(map[string]*stockCall)}
 	var se webrtc.SettingEngine
-	se.LoggerFactory = quiet{}
-	s.mux = webrtc.NewICEUDPMux(quiet{}.NewLogger(""), conn)
+	se.LoggerFactory = Quiet{}
+	s.mux = webrtc.NewICEUDPMux(Quiet{}.NewLogger(""), conn)
 	if cfg.MuxOnly {
 		se.SetICEUDPMux(&muxEcho{UDPMux: s.mux, echoed: &s.echoed})
 	} else {
@@ -89,7 +88,7 @@ func serveStock(cfg StockConfig, app App) error {
 	options := []func(*webrtc.API){webrtc.WithSettingEngine(se)}
 	if cfg.Lean {
 		m := &webrtc.MediaEngine{}
-		err := m.RegisterCodec(webrtc.RTPCodecParameters{RTPCodecCapability: opus, PayloadType: 111}, webrtc.RTPCodecTypeAudio)
+		err := m.RegisterCodec(webrtc.RTPCodecParameters{RTPCodecCapability: Opus, PayloadType: 111}, webrtc.RTPCodecTypeAudio)
 		if err != nil {
 			return err
 		}
@@ -172,6 +171,9 @@ func (s *stock) Live() (live int, connected uint64) {
 	return len(s.calls), s.connected.Load()
 }
 
+// Drops implements Server. Pion counts none.
+func (s *stock) Drops() map[string]uint64 { return nil }
+
 func (s *stock) Close() error {
 	s.mu.Lock()
 	ids := make([]string, 0, len(s.calls))
@@ -187,18 +189,3 @@ func (s *stock) Close() error {
 	}
 	return nil
 }
-
-// quiet drops Pion's log.
-type quiet struct{}
-
-func (q quiet) NewLogger(string) logging.LeveledLogger { return q }
-func (quiet) Trace(string)                             {}
-func (quiet) Tracef(string, ...any)                    {}
-func (quiet) Debug(string)                             {}
-func (quiet) Debugf(string, ...any)                    {}
-func (quiet) Info(string)                              {}
-func (quiet) Infof(string, ...any)                     {}
-func (quiet) Warn(string)                              {}
-func (quiet) Warnf(string, ...any)                     {}
-func (quiet) Error(string)                             {}
-func (quiet) Errorf(string, ...any)                    {}

@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/netip"
 	"os"
 	"runtime"
@@ -48,8 +46,6 @@ func keyring() (*ufrag.Keyring, error) {
 
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-func quietLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
-
 // relayServer is the relay's process; it has no sessions.
 type relayServer struct {
 	*relay.Server
@@ -89,6 +85,22 @@ func (r *relayServer) Call(string) (id, answer string, err error) {
 func (r *relayServer) Hangup(string) {}
 
 func (r *relayServer) Live() (live int, connected uint64) { return int(r.Stats().Flows), 0 }
+
+func (r *relayServer) Drops() map[string]uint64 {
+	st := r.Stats()
+	drops := make(map[string]uint64)
+	for reason, n := range st.Drops {
+		if n > 0 {
+			drops[reason] = n
+		}
+	}
+	for _, s := range st.Sockets {
+		if n := s.KernelDrops + s.SendErrors; n > 0 {
+			drops["socket"] += n
+		}
+	}
+	return drops
+}
 
 func (r *relayServer) Close() error {
 	err := r.Server.Close()
@@ -163,7 +175,7 @@ func (u *usher) muxOnlyAPI(se webrtc.SettingEngine) (*webrtc.API, error) {
 	}
 	se.SetICEUDPMux(&muxEcho{UDPMux: inner, echoed: &u.echoed})
 	m := &webrtc.MediaEngine{}
-	err = m.RegisterCodec(webrtc.RTPCodecParameters{RTPCodecCapability: opus, PayloadType: 111}, webrtc.RTPCodecTypeAudio)
+	err = m.RegisterCodec(webrtc.RTPCodecParameters{RTPCodecCapability: Opus, PayloadType: 111}, webrtc.RTPCodecTypeAudio)
 	if err != nil {
 		return nil, err
 	}
@@ -201,5 +213,19 @@ func (u *usher) Hangup(id string) {
 }
 
 func (u *usher) Live() (live int, connected uint64) { return u.host.Stats().Live, u.connected.Load() }
+
+func (u *usher) Drops() map[string]uint64 {
+	st := u.host.Stats()
+	drops := make(map[string]uint64)
+	for reason, n := range st.Drops {
+		if n > 0 {
+			drops[reason.String()] = n
+		}
+	}
+	if st.KernelDrops > 0 {
+		drops["socket"] = st.KernelDrops
+	}
+	return drops
+}
 
 func (u *usher) Close() error { return u.host.Close() }
