@@ -44,8 +44,8 @@ const (
 // Expire removes flows whose time is up. Call it once a batch: it does as many
 // steps as the time since the last call asks for, at most a fixed number.
 // Unconfirmed flows go oldest first; confirmed ones when the sweep passes,
-// at the latest an eighth of IdleTimeout after their time if Expire is called
-// often enough. It returns how many flows it removed.
+// an eighth of IdleTimeout after their time at the latest, twice that while the
+// table grows, if Expire is called often enough. It returns how many flows it removed.
 func (t *Table) Expire(now Tick) int {
 	removed := 0
 	for t.uncHead != 0 && removed < maxExpireSteps && t.expired(t.at(t.uncHead), now) {

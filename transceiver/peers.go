@@ -189,7 +189,7 @@ func (sh *shard) control(now time.Time, p *peer, h *trunk.Header) {
 			if proven {
 				p.ingresses = append(p.ingresses[:0], m.Ingresses...)
 				p.draining = false
-				sh.host.announceTo(p.addr, p.addr)
+				sh.host.announceTo(p.addr, slices.Clone(p.ingresses))
 			}
 		}
 	case trunk.TypeKeepalive:
@@ -282,9 +282,15 @@ func (h *Host) later(job func()) {
 	}
 }
 
-// announceTo tells a relay about the flows that come through via.
-func (h *Host) announceTo(to, via netip.AddrPort) {
-	h.later(func() { h.announce(to, h.flows(func(a netip.AddrPort, _ uint16) bool { return a == via })) })
+// announceTo tells a relay that has just proven its epoch about the flows that
+// ran through it, and about those at its ingresses that run through another one:
+// it may have taken an address over, or a balancer may send it clients.
+func (h *Host) announceTo(to netip.AddrPort, ingresses []uint16) {
+	h.later(func() {
+		h.announce(to, h.flows(func(via netip.AddrPort, ingress uint16) bool {
+			return via == to || slices.Contains(ingresses, ingress)
+		}))
+	})
 }
 
 // announceElsewhere tells the other relays of these ingresses about the flows

@@ -378,3 +378,23 @@ var scratch struct {
 	f trunk.Frame
 	d Delivery
 }
+
+// A relay that learned a flow from a frame without a route learns the route from
+// a later one: packets of the client's next port need it to find their session.
+func TestLearnedFlowsGetTheirRouteLater(t *testing.T) {
+	w := newWorld(t, 1, nil)
+	client := clientAddr(0, 0)
+	w.frame(0, 0, client, trunk.Validated, 7)
+	f := trunk.Frame{
+		Flags: trunk.ToClient | trunk.Validated | trunk.HasRoute, Ingress: 1, Client: client, Route: w.route(0, 5),
+		SSRCs: [4]uint32{7}, NSSRC: 1, Payload: []byte("x"),
+	}
+	var d Delivery
+	w.cores[0].Begin(w.now)
+	w.cores[0].Frame(&f, hostAddr(0), &d)
+	w.cores[0].End()
+	audio := []byte{0x80, 111, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7}
+	if v := w.client(0, clientAddr(0, 1), audio); !v.Unverified || v.Route != f.Route {
+		t.Errorf("a packet from the next port: %+v, want route %v", v, f.Route)
+	}
+}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/usher-rtc/usher/flowtable"
 	"github.com/usher-rtc/usher/internal/trunk"
+	"github.com/usher-rtc/usher/ufrag"
 )
 
 // PeerAllowed reports whether trunk datagrams from this address are welcome.
@@ -82,6 +83,10 @@ func (c *Core) tell(t *flowtable.Table, r flowtable.Ref, f *trunk.Frame, peer ne
 		}
 		first := t.State(r) == flowtable.Unconfirmed
 		t.Confirm(r, c.now, f.SSRCs[:f.NSSRC])
+		if f.Flags&trunk.HasRoute != 0 && t.Route(r) == (ufrag.Route{}) {
+			// Learned from a frame without one; an unverified packet needs it.
+			t.SetRoute(r, f.Route, peer)
+		}
 		if first {
 			d.Event = EventConfirmed
 			d.Flow = t.Flow(r)

@@ -78,8 +78,9 @@ type Agent struct {
 	selectedAt stamp
 	consentAt  stamp // next consent check, while the current path is proven
 
-	replay replay
-	acks   acks
+	replay       replay
+	repeatsUntil stamp // when the allowance for answers to replays is whole again
+	acks         acks
 
 	state            State
 	reason           Reason

@@ -78,7 +78,7 @@ func (a *Agent) HandleData(now time.Time, id Path, via netip.AddrPort, class stu
 	}
 	// DTLS from a path whose check went unanswered starts another one; an
 	// address that never sent an authenticated check is asked only for SRTP.
-	if !p.check.active && t-p.check.sentAt[0] >= retryAfter && (srtp || p.authenticated) && a.roomForCheck(p) {
+	if !p.check.active && t-p.check.sentAt[0] >= retryAfter && (srtp || p.authenticated) && a.roomForCheck(p, t) {
 		a.startCheck(i, netip.AddrPort{}, probeTries, t, out)
 	}
 	if !srtp {
@@ -102,7 +102,7 @@ func (a *Agent) Allow(now time.Time, size int) (id Path, via netip.AddrPort, val
 	validated = a.proven(p, t)
 	if !validated {
 		// Consent that ran out and that Poll has not come to yet allows nothing.
-		if p.answeredAt != 0 || size+firstPathReserve > p.room(false) {
+		if p.answeredAt != 0 || size+firstPathReserve > p.room(t, false) {
 			p.unsent++
 			a.stats.Limited++
 			return Path{}, netip.AddrPort{}, false, false

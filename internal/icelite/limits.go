@@ -12,29 +12,48 @@ const (
 	// amplification is how much more than it sent a further path may be sent
 	// before it is proven: QUIC's limit (RFC 9000 section 8).
 	amplification = 3
+	// furtherPathBytes is what a further path may be sent in all before it is
+	// proven, and furtherPathRate what every second adds: a few answers and
+	// checks, and later another try for a client whose network was down. Whoever
+	// has the client's password, or its checks, cannot aim more at a third party.
+	furtherPathBytes = 1000
+	furtherPathRate  = 100
 )
 
 // limit is how many bytes an unproven path may be sent in all.
-func (p *path) limit() uint64 {
+func (p *path) limit(t stamp) uint64 {
 	switch {
 	case p.first:
 		// Beyond the allowance, as much as came in is never an amplification,
 		// and lets a client through whose first packets were lost.
 		return max(firstPathBytes, p.budgetIn)
 	case p.authenticated:
-		return amplification * p.budgetIn
+		return min(amplification*p.budgetIn, furtherPathBytes+uint64((t-p.budgetAt)/second)*furtherPathRate)
 	default:
 		return p.budgetIn
 	}
 }
 
 // room is how many bytes the path may be sent now.
-func (p *path) room(proven bool) int {
+func (p *path) room(t stamp, proven bool) int {
 	if proven {
 		return math.MaxInt
 	}
-	if limit := p.limit(); p.budgetOut < limit {
+	if limit := p.limit(t); p.budgetOut < limit {
 		return int(limit - p.budgetOut)
 	}
 	return 0
+}
+
+// repeatAllowed reports whether another answer of size bytes may go to an
+// address without a path that sent a check again which another had sent before.
+func (a *Agent) repeatAllowed(size int, t stamp) bool {
+	const perByte = second / furtherPathRate
+	next := max(a.repeatsUntil, t) + stamp(size)*perByte
+	if next-t > furtherPathBytes*perByte {
+		a.stats.Limited++
+		return false
+	}
+	a.repeatsUntil = next
+	return true
 }

@@ -281,3 +281,51 @@ func TestFirstPathIsOrdinaryOnceProven(t *testing.T) {
 		t.Errorf("DTLS: %v", v)
 	}
 }
+
+// Somebody who knows the password, or has the client's own checks, and wants
+// somebody else to be sent something gets little of it.
+func TestAThirdAddressIsSentLittle(t *testing.T) {
+	for name, packets := range map[string]func(h *harness) []packet{
+		"forged": func(h *harness) (all []packet) {
+			for i := range 100 {
+				all = append(all, h.makeCheck(checkOpts{use: i%2 == 0}))
+			}
+			return all
+		},
+		"replayed": func(h *harness) (all []packet) {
+			for range 10 {
+				c := h.makeCheck(checkOpts{})
+				h.stunFrom(pathA, relay1, c)
+				all = append(all, c)
+			}
+			for len(all) < 100 {
+				all = append(all, all[:10]...)
+			}
+			return all
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			h.prove(pathA, checkOpts{}, 20*time.Millisecond)
+			out := 0
+			for _, c := range packets(h) {
+				out += total(h.stunFrom(pathX, relay1, c))
+				sent, _ := h.wait(20 * time.Millisecond)
+				for _, o := range sent {
+					if o.Path == pathX {
+						out += len(o.Data)
+					}
+				}
+			}
+			if out == 0 || out >= 1500 {
+				t.Errorf("%d bytes in 2 s, want some and fewer than 1,500", out)
+			}
+			// The allowance comes back, so that a client whose packets were lost on
+			// the way back is answered when its network works again.
+			h.keepAlive(20*time.Second, pathA, creds(1))
+			if len(h.stunFrom(pathX, relay1, h.makeCheck(checkOpts{}))) == 0 {
+				t.Error("never answered again")
+			}
+		})
+	}
+}

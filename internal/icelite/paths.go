@@ -74,7 +74,8 @@ type path struct {
 	answeredAt stamp // last answer to an own check; 0 if not proven
 	lookAt     stamp // when to look again whether to move here, or to check again
 
-	budgetIn, budgetOut uint64 // since the path was last unproven
+	budgetIn, budgetOut uint64 // since budgetAt, when the path was last unproven
+	budgetAt            stamp
 
 	// The answer to the check before the last one counts too: where a round
 	// trip takes seconds, that is the one whose answer comes.
@@ -115,7 +116,7 @@ func (a *Agent) addPath(id Path, via netip.AddrPort, authenticated bool, t stamp
 	a.serial++
 	a.paths[slot] = path{
 		used: true, authenticated: authenticated, id: id, serial: a.serial,
-		via: via, viaSince: t, viaHeard: t, born: t,
+		via: via, viaSince: t, viaHeard: t, born: t, budgetAt: t,
 	}
 	return slot
 }
@@ -213,7 +214,7 @@ func (a *Agent) removePath(i int) {
 func (a *Agent) lapse(p *path, t stamp) {
 	if p.answeredAt != 0 && !a.proven(p, t) {
 		p.answeredAt = 0
-		p.budgetIn, p.budgetOut = 0, 0
+		p.budgetIn, p.budgetOut, p.budgetAt = 0, 0, t
 	}
 }
 

@@ -135,7 +135,9 @@ func (a *Agent) answerAgain(t stamp, i int, id Path, via netip.AddrPort, g *gene
 	a.build.AddXORMappedAddress(id.Client)
 	a.addAcks(m)
 	a.finish(g.localPassword)
-	a.pushStateless(id, via, size, start, out)
+	if a.repeatAllowed(len(a.build.Bytes())-start, t) {
+		a.pushStateless(id, via, size, start, out)
+	}
 }
 
 func (a *Agent) answerSuccess(t stamp, i int, via netip.AddrPort, g *generation, m *stun.Message, out *Output) {

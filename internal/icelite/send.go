@@ -23,7 +23,7 @@ func (a *Agent) pushTo(p *path, via netip.AddrPort, start int, t stamp, out *Out
 	buf := a.build.Bytes()
 	proven := a.proven(p, t)
 	size := len(buf) - start
-	if size <= 0 || size > p.room(proven) {
+	if size <= 0 || size > p.room(t, proven) {
 		p.unsent++
 		a.stats.Limited++
 		return false
@@ -57,4 +57,4 @@ func (a *Agent) checkSize(p *path) int {
 
 // roomForCheck reports whether an own check fits into the limit of an unproven
 // path.
-func (a *Agent) roomForCheck(p *path) bool { return a.checkSize(p) <= p.room(false) }
+func (a *Agent) roomForCheck(p *path, t stamp) bool { return a.checkSize(p) <= p.room(t, false) }
