@@ -1,5 +1,5 @@
 # A short index: each target calls the script that CI calls too.
-.PHONY: test race lint tidy cross fuzz bench bench-relay bench-host ci
+.PHONY: test race lint tidy cross fuzz e2e bench bench-relay bench-host ci
 
 test:   ## every module, as in the README
 	go test work
@@ -13,6 +13,8 @@ cross:  ## every package builds for darwin and windows
 	./scripts/cross.sh
 fuzz:   ## FUZZTIME=20s of every fuzz target
 	./scripts/fuzz.sh
+e2e:    ## every end-to-end test, moving browsers included; about twenty minutes
+	USHER_E2E=all go test -timeout 40m ./internal/e2e/...
 bench:  ## Go benchmarks of the packages on the packet path
 	go test -run '^$$' -bench . ./relay ./ufrag ./flowtable
 bench-relay: ## usher beside nginx, coturn, pion/turn, naive Go, C and nftables; about an hour

@@ -41,12 +41,13 @@ type mover interface {
 	arrived(t *testing.T, ctx context.Context) arrived
 }
 
-// eachMover runs a test with each kind of client.
+// eachMover runs a test with each kind of client; browsers take long.
 func eachMover(t *testing.T, test func(t *testing.T, name string, start func(*testing.T, context.Context, *moving) mover)) {
 	t.Run("pion", func(t *testing.T) {
 		test(t, "pion", func(_ *testing.T, _ context.Context, m *moving) mover { return &pionMover{network: m.network} })
 	})
 	eachBrowser(t, func(t *testing.T, kind browser.Kind) {
+		long(t)
 		need(t, browser.Check(t.Context(), kind))
 		name := map[browser.Kind]string{browser.Chromium: "chromium", browser.Firefox: "firefox"}[kind]
 		test(t, name, func(t *testing.T, ctx context.Context, m *moving) mover {

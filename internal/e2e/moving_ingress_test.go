@@ -12,6 +12,7 @@ import (
 // TestMovingBetweenTwoIngresses offers clients two addresses that both work.
 // They check both for the life of the call; the session must choose one and stay.
 func TestMovingBetweenTwoIngresses(t *testing.T) {
+	long(t)
 	const (
 		settle = 5 * time.Second
 		watch  = 20 * time.Second
@@ -46,6 +47,7 @@ func TestMovingBetweenTwoIngresses(t *testing.T) {
 // TestMovingFirstIngressDead makes calls to two addresses, alive or with the
 // first one dead from the start, and compares how long they take to set up.
 func TestMovingFirstIngressDead(t *testing.T) {
+	long(t)
 	const mustConnect = 3 * time.Second
 	eachMover(t, func(t *testing.T, name string, start func(*testing.T, context.Context, *moving) mover) {
 		open := make(map[bool]float64)

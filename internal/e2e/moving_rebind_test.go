@@ -142,6 +142,7 @@ func TestMovingRebind(t *testing.T) {
 // TestMovingRebindInACrowd does the same while 100 other calls, on two Hosts,
 // come from the same IP address.
 func TestMovingRebindInACrowd(t *testing.T) {
+	long(t)
 	const others = 100
 	eachMover(t, func(t *testing.T, name string, start func(*testing.T, context.Context, *moving) mover) {
 		ctx := testContext(t, 3*time.Minute, "ufragctl", "relayd")
@@ -188,6 +189,7 @@ func rebindOften(t *testing.T, ctx context.Context, call *movingCall, name strin
 // TestMovingRebindWithoutAudio rebinds calls that have only a data channel, for
 // which nothing but the client's next check can speak.
 func TestMovingRebindWithoutAudio(t *testing.T) {
+	long(t)
 	eachMover(t, func(t *testing.T, name string, start func(*testing.T, context.Context, *moving) mover) {
 		ctx := testContext(t, 2*time.Minute, "ufragctl", "relayd")
 		m := newMoving(t, ctx, 1, 1)

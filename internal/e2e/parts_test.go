@@ -25,6 +25,15 @@ func need(t *testing.T, missing error) {
 
 func required() bool { return os.Getenv("USHER_REQUIRE_PARTS") == "1" }
 
+// long skips a test that is one of many minutes of them, unless all are asked
+// for: they are for a change of what they test, not for every change.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("USHER_E2E") != "all" {
+		t.Skip("takes long; run it with USHER_E2E=all and -timeout 30m")
+	}
+}
+
 // testContext bounds a test, so that one that hangs still ends its processes.
 // The programs it uses are built first: a cold build with the race detector takes
 // minutes and is not what the limit is about.
