@@ -134,7 +134,7 @@ func (o *oddConn) ReadFrom(b []byte) (int, net.Addr, error) {
 func TestSenderWithoutIPAddressIsCounted(t *testing.T) {
 	u := client(t, "127.0.0.1:0")
 	pc := client(t, "127.0.0.1:0")
-	c, err := NewConn(&oddConn{onlyPacketConn: onlyPacketConn{pc}, from: &net.UnixAddr{Name: "/tmp/x"}})
+	c, err := NewConn(&oddConn{onlyPacketConn: onlyPacketConn{pc}, from: &net.UnixAddr{Name: "peer"}})
 	if err != nil {
 		t.Fatal(err)
 	}

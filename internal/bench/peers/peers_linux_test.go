@@ -59,6 +59,9 @@ func testEnv(t *testing.T, hosts int) *Env {
 func need(t *testing.T, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
+		if os.Getenv("USHER_REQUIRE_PARTS") == "1" {
+			t.Fatal(err)
+		}
 		t.Skip(err)
 	}
 }
