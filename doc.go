@@ -12,6 +12,8 @@
 //   - [github.com/usher-rtc/usher/ufrag]: the codec that puts a route into an
 //     ICE username fragment, with keys and rotation.
 //   - [github.com/usher-rtc/usher/flowtable]: the relay's flows.
+//   - [github.com/usher-rtc/usher/cluster]: where the relays of other clusters
+//     are, for a relay far from the sessions of its clients.
 //
 // ARCHITECTURE.md follows a packet through them; docs/wire.md has the formats.
 package usher

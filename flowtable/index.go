@@ -5,6 +5,8 @@ import (
 	"hash/maphash"
 	"net/netip"
 	"slices"
+
+	"github.com/usher-rtc/usher/ufrag"
 )
 
 const (
@@ -100,18 +102,35 @@ func (t *Table) MayHave(ip netip.Addr) bool {
 // carrier's NAT there may be thousands.
 const maxChain = 64
 
-// Owners appends to dst the upstreams of confirmed flows with this client IP
+// Owner is who has flows of an IP address.
+type Owner struct {
+	// Upstream is where packets for it go.
+	Upstream netip.AddrPort
+	// Route is that of one of the flows. Behind one Upstream there may be several
+	// Hosts if it is a relay; then the route tells them apart.
+	Route ufrag.Route
+}
+
+func appendOwner(dst []Owner, o Owner) []Owner {
+	for i := range dst {
+		known := &dst[i]
+		if known.Upstream == o.Upstream && (known.Route.Kind == 0 || o.Route.Kind == 0 || known.Route.SameHost(o.Route)) {
+			return dst
+		}
+	}
+	return append(dst, o)
+}
+
+// Owners appends to dst the owners of confirmed flows with this client IP
 // address, each once, newest flow first, until dst's capacity is used up. It
 // looks at a bounded number of flows.
-func (t *Table) Owners(ip netip.Addr, dst []netip.AddrPort) []netip.AddrPort {
+func (t *Table) Owners(ip netip.Addr, dst []Owner) []Owner {
 	a := ip.As16()
 	r := Ref(t.ips[t.ipBucket(a[:])].Load())
 	for n := 0; r != 0 && n < maxChain && len(dst) < cap(dst); n++ {
 		s := t.at(r)
 		if s.state == Confirmed && [16]byte(s.key[:16]) == a {
-			if up := s.up.unpack(); !slices.Contains(dst, up) {
-				dst = append(dst, up)
-			}
+			dst = appendOwner(dst, Owner{s.up.unpack(), s.route()})
 		}
 		r = t.link(r).ipNext
 	}

@@ -179,6 +179,17 @@ func run(t *testing.T, data []byte) {
 	}
 }
 
+// ownerKey is an owner without the session in its route.
+type ownerKey struct {
+	up    netip.AddrPort
+	route ufrag.Route
+}
+
+func keyOf(o Owner) ownerKey {
+	o.Route.Session = 0
+	return ownerKey{o.Upstream, o.Route}
+}
+
 func compare(t *testing.T, step int, table *Table, m *model, now Tick) {
 	t.Helper()
 	c := table.Counters()
@@ -201,24 +212,29 @@ func compare(t *testing.T, step int, table *Table, m *model, now Tick) {
 	for n := range uint64(16) {
 		ip := addr(n).Addr()
 		owners := map[netip.AddrPort]bool{}
+		hosts := map[ownerKey]bool{}
 		any := false
 		for k, f := range m.flows {
 			any = any || k.Client.Addr() == ip
 			if k.Client.Addr() == ip && f.State == Confirmed {
 				owners[f.Upstream] = true
+				hosts[keyOf(Owner{f.Upstream, f.Route})] = true
 			}
 		}
 		if any && !table.MayHave(ip) {
 			t.Fatalf("step %d: MayHave(%v) is false", step, ip)
 		}
-		got := table.Owners(ip, make([]netip.AddrPort, 0, 32))
-		if len(got) != len(owners) {
-			t.Fatalf("step %d: owners of %v: %v, want %v", step, ip, got, owners)
-		}
-		for _, up := range got {
-			if !owners[up] {
-				t.Fatalf("step %d: owners of %v: %v, want %v", step, ip, got, owners)
+		got := table.Owners(ip, make([]Owner, 0, 32))
+		seen := map[ownerKey]bool{}
+		for _, o := range got {
+			if k := keyOf(o); !hosts[k] || seen[k] {
+				t.Fatalf("step %d: owners of %v: %v, want %v", step, ip, got, hosts)
 			}
+			seen[keyOf(o)] = true
+			delete(owners, o.Upstream)
+		}
+		if len(owners) > 0 {
+			t.Fatalf("step %d: owners of %v: %v, without %v", step, ip, got, owners)
 		}
 		for ssrc := range uint32(4) {
 			best := uint32(1 << 31)

@@ -161,7 +161,7 @@ func TestNothingAllocatesInSteadyState(t *testing.T) {
 	table.Lock()
 	defer table.Unlock()
 	i, now := 0, Tick(0)
-	owners := make([]netip.AddrPort, 0, 2)
+	owners := make([]Owner, 0, 2)
 	step := func() {
 		f := numbered(i % 1000)
 		i++

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/usher-rtc/usher/cluster"
 	"github.com/usher-rtc/usher/flowtable"
 	"github.com/usher-rtc/usher/internal/config"
 	"github.com/usher-rtc/usher/internal/trunk"
@@ -32,7 +33,8 @@ type Ingress struct {
 // Config describes a Server. Ingresses, Codec, TrunkKeys and AllowUpstream are
 // required; all other fields have defaults.
 type Config struct {
-	// Ingresses are the public addresses, each with an id of its own.
+	// Ingresses are the public addresses, each with an id of its own. A relay with
+	// AllowEdges needs none: then it only passes on what edges send.
 	Ingresses []Ingress
 	// Trunk is the local address for the link to Hosts. Worker i uses port+i;
 	// port 0 takes any, but then Hosts cannot teach a restarted relay its flows
@@ -46,22 +48,46 @@ type Config struct {
 	// GOMAXPROCS on Linux and 1 elsewhere. More than one needs Linux. Keep it the
 	// same over restarts: it decides which trunk ports exist.
 	Workers int
-	// Cluster is this relay's cluster, 0 to 4095; ufrags of others are dropped.
+	// Cluster is this relay's cluster, 0 to 4095; ufrags of others are dropped,
+	// unless Clusters finds a relay there.
 	Cluster uint16
 
 	// Codec decodes ufrags and derives passwords.
 	Codec ufrag.Codec
-	// TrunkKeys authenticate the link to Hosts.
+	// TrunkKeys authenticate the link to Hosts. Not needed without AllowUpstream.
 	TrunkKeys *ufrag.Keyring
 	// Resolver finds the address of a route's host. nil means
 	// ufrag.EmbeddedIPv4.
 	Resolver ufrag.Resolver
 	// AllowUpstream lists the networks of Hosts. The relay sends to and accepts
-	// frames from no other address, whatever a ufrag says.
+	// frames from no other address, whatever a ufrag says. It may be empty at a
+	// relay with Clusters, which then has no Hosts and no cluster of its own.
 	AllowUpstream []netip.Prefix
+
+	// Clusters finds the relays of other clusters: this relay, the edge, sends
+	// their clients' packets there. nil for none. Close it after the Server.
+	Clusters cluster.Directory
+	// AllowClusters lists the networks of other clusters' relays, and of those of
+	// their Hosts that answer directly: nothing goes to another address, whatever
+	// Clusters says, and only frames from there reach own clients. Required with
+	// Clusters.
+	AllowClusters []netip.Prefix
+	// AllowEdges lists the networks of relays whose clients' packets this relay
+	// passes on. Empty for none.
+	AllowEdges []netip.Prefix
+	// EdgeKeys authenticate the link between relays. Required with Clusters or
+	// AllowEdges. They are not those of the Hosts: an edge in another network must
+	// not be able to speak as one.
+	EdgeKeys *ufrag.Keyring
+
 	// SkipIntegrity turns off the check of MESSAGE-INTEGRITY when a flow is made
 	// or contested. Only for codecs that cannot derive the password.
 	SkipIntegrity bool
+	// SkipLearning makes the relay learn no flow from a validated frame. It costs
+	// recovery time and nothing else: a relay that has lost its flows then waits for
+	// announcements, the flow store or the clients' checks. It is there for drills
+	// that show what learning is worth.
+	SkipLearning bool
 
 	// MaxFlows is the most flows of all workers together, each having an equal
 	// share. 0 means flowtable.DefaultMaxFlows. A quarter may be unconfirmed.
@@ -96,14 +122,34 @@ type Config struct {
 	// TrunkMTU is the most bytes of UDP payload in a datagram with several
 	// frames: 576 to 65507. 0 means 1,400. A larger packet travels alone.
 	TrunkMTU int
-	// MaxBatchDelay lets a worker that a packet has woken wait for more before it
-	// reads, at most this long, up to 10 ms: fewer system calls and fuller
-	// datagrams for a delay in both directions. 0 takes what is there. The
-	// portable path, which reads one packet a call, ignores it.
+	// MaxBatchDelay makes a busy worker read at most once in this long, up to
+	// 10 ms: fewer system calls and fuller datagrams for a delay in both
+	// directions under load. A packet that comes alone is never delayed. 0 takes
+	// what is there. The portable path, which reads one packet a call, ignores it.
 	MaxBatchDelay time.Duration
 	// ReadBuffer is the kernel's receive buffer in bytes to ask for, for each
 	// socket. 0 means 4 MiB. Less granted is logged once.
 	ReadBuffer int
+
+	// Handover is the path of a unix socket for upgrades that lose no packet: "" for
+	// none. If a relay listens there, New gets all its sockets, and Serve its flows
+	// and its place in the trunk's conversations; that relay's Serve then returns
+	// ErrHandedOver. Until it has let go, it takes up its work again if anything
+	// fails. If nobody listens there, New opens sockets of its own. In both cases
+	// this relay then listens at the path for its successor, with permission for
+	// this user alone.
+	//
+	// Cluster, Workers, Trunk and Ingresses must be the same in both. Everything
+	// else may change; flows that the new configuration does not allow are left
+	// behind. Packets wait in the kernel meanwhile, as many as ReadBuffer holds.
+	// It needs Linux.
+	Handover string
+	// Sockets are open UDP sockets to use for Ingresses and Trunk, such as those of
+	// SystemdSockets: one for each worker of an ingress (SO_REUSEPORT if there are
+	// several), one for the trunk of a worker. An ingress or trunk without any is
+	// opened as usual. A relay that takes over from another one uses that one's,
+	// among which these must be. The caller closes them after New.
+	Sockets []Socket
 
 	// Logger gets a few lines; nil means slog.Default(). What strangers can
 	// cause is rate-limited.
@@ -152,6 +198,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.StoreKeys == nil {
 		c.StoreKeys = c.TrunkKeys
+		if c.TrunkKeys == nil {
+			c.StoreKeys = c.EdgeKeys
+		}
 	}
 	if c.StoreTTL == 0 {
 		c.StoreTTL = defaultStoreTTL
@@ -175,9 +224,9 @@ func (c *Config) validate() error {
 	switch {
 	case c.Codec == nil:
 		return config.Errorf("Codec", "required")
-	case c.TrunkKeys == nil:
+	case c.TrunkKeys == nil && (c.Clusters == nil || len(c.AllowUpstream) > 0):
 		return config.Errorf("TrunkKeys", "required")
-	case c.TrunkKeys.MintID() == 0:
+	case c.TrunkKeys != nil && c.TrunkKeys.MintID() == 0:
 		return config.Errorf("TrunkKeys", "has no keys")
 	case c.Cluster > maxCluster:
 		return config.Errorf("Cluster", "%d is not in 0..%d", c.Cluster, maxCluster)
@@ -204,6 +253,12 @@ func (c *Config) validate() error {
 	if err := c.validateUpstream(); err != nil {
 		return err
 	}
+	if err := c.validateTiers(); err != nil {
+		return err
+	}
+	if err := c.validateHandover(); err != nil {
+		return err
+	}
 	return c.validateIngresses()
 }
 
@@ -222,7 +277,7 @@ func (c *Config) validateStore() error {
 }
 
 func (c *Config) validateUpstream() error {
-	if len(c.AllowUpstream) == 0 {
+	if len(c.AllowUpstream) == 0 && c.Clusters == nil {
 		return config.Errorf("AllowUpstream", "empty: nothing could be forwarded; list the networks of your Hosts")
 	}
 	for i, p := range c.AllowUpstream {
@@ -240,7 +295,7 @@ func (c *Config) validateUpstream() error {
 }
 
 func (c *Config) validateIngresses() error {
-	if len(c.Ingresses) == 0 {
+	if len(c.Ingresses) == 0 && len(c.AllowEdges) == 0 {
 		return config.Errorf("Ingresses", "need at least one")
 	}
 	if len(c.Ingresses) > trunk.MaxIngresses {

@@ -26,9 +26,17 @@ const (
 	logEvery = time.Minute
 )
 
-// peer is a Host as one worker sees it.
-type peer struct {
+// peerKey names a peer. An address can be a Host's, and another relay's under
+// other keys.
+type peerKey struct {
 	addr   netip.AddrPort
+	remote bool
+}
+
+// peer is a Host or another relay as one worker sees it.
+type peer struct {
+	peerKey
+	keys   trunk.Keys
 	link   *trunk.Link
 	head   trunk.Header
 	bundle bundle
@@ -39,7 +47,10 @@ type peer struct {
 	met        time.Time
 	always     bool // configured
 	told       bool // knows that this relay drains
+	relay           // of remote peers
 }
+
+func (p *peer) sender() forward.Peer { return forward.Peer{Addr: p.addr, Remote: p.remote} }
 
 // silent reports whether a peer is gone, for all that can be seen: it was sent
 // packets and not heard of for silentAfter, while a Host that lives answers
@@ -66,20 +77,30 @@ type control struct {
 	bufs       [][]byte
 }
 
-// peer returns what the worker knows about a Host, and greets a new one.
-func (w *worker) peer(addr netip.AddrPort) *peer {
-	if p := w.lastPeer; p != nil && p.addr == addr {
+// peer returns what the worker knows about a Host or another relay, and greets a
+// new one.
+func (w *worker) peer(addr netip.AddrPort, remote bool) *peer {
+	k := peerKey{addr, remote}
+	if p := w.lastPeer; p != nil && p.peerKey == k {
 		return p
 	}
-	p := w.peers[addr]
+	p := w.peers[k]
 	if p == nil {
 		var secret [16]byte
 		_, _ = rand.Read(secret[:]) // never fails, says its documentation
-		p = &peer{addr: addr, link: trunk.NewLink(w.srv.epoch, secret), met: w.now, used: w.now}
-		w.peers[addr] = p
+		p = w.newPeer(k, trunk.NewLink(w.srv.epoch, secret))
+		w.peers[k] = p
 		w.hello(p)
 	}
 	w.lastPeer = p
+	return p
+}
+
+func (w *worker) newPeer(k peerKey, link *trunk.Link) *peer {
+	p := &peer{peerKey: k, keys: w.srv.cfg.TrunkKeys, link: link, met: w.now, used: w.now}
+	if k.remote {
+		p.keys, p.heard = w.srv.cfg.EdgeKeys, w.now
+	}
 	return p
 }
 
@@ -91,7 +112,7 @@ func (w *worker) hello(p *peer) {
 	}
 	h := p.link.Header(trunk.TypeHello)
 	m := trunk.Hello{Nonce: nonce, Role: trunk.RoleRelay, Ingresses: w.srv.ids}
-	out, ok := m.Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+	out, ok := m.Append(w.pieces, &h, p.keys)
 	w.post(p, out, ok)
 }
 
@@ -136,8 +157,12 @@ func (w *worker) onControl(p *peer) {
 		}
 	case trunk.TypeHelloAck:
 		if problem = w.acks.Parse(body); problem == trunk.OK {
-			if ack, reply, _ := p.link.OnHelloAck(&w.header, &w.acks); reply {
+			ack, reply, proven := p.link.OnHelloAck(&w.header, &w.acks)
+			if reply {
 				w.ack(p, &ack)
+			}
+			if proven && p.remote {
+				w.onRelayUp(p)
 			}
 		}
 	case trunk.TypeAnnounce:
@@ -148,7 +173,7 @@ func (w *worker) onControl(p *peer) {
 		if problem = w.keepalives.Parse(body); problem == trunk.OK {
 			if m := &w.keepalives; w.fresh(p, m.To) && !m.Reply {
 				h := p.link.Header(trunk.TypeKeepalive)
-				out, ok := (&trunk.Keepalive{To: w.header.Epoch, Token: m.Token, Reply: true}).Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+				out, ok := (&trunk.Keepalive{To: w.header.Epoch, Token: m.Token, Reply: true}).Append(w.pieces, &h, p.keys)
 				w.post(p, out, ok)
 			}
 		}
@@ -165,7 +190,7 @@ func (w *worker) onControl(p *peer) {
 func (w *worker) ack(p *peer, m *trunk.HelloAck) {
 	m.Role, m.Ingresses = trunk.RoleRelay, w.srv.ids
 	h := p.link.Header(trunk.TypeHelloAck)
-	out, ok := m.Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+	out, ok := m.Append(w.pieces, &h, p.keys)
 	w.post(p, out, ok)
 }
 
@@ -185,14 +210,20 @@ func (w *worker) onAnnounce(p *peer) {
 	if !w.fresh(p, m.To) || m.Reply {
 		return
 	}
+	if !p.remote {
+		w.announceToEdges(p)
+	}
 	for i := range m.Flows {
-		w.core.Announced(&m.Flows[i], p.addr, &w.delivery)
+		if m.Flows[i].Return.IsValid() {
+			continue // not ours
+		}
+		w.core.Announced(&m.Flows[i], p.sender(), &w.delivery)
 		if w.delivery.Event != forward.EventNone {
 			w.peerEvent(&w.delivery)
 		}
 	}
 	h := p.link.Header(trunk.TypeAnnounce)
-	out, _, ok := (&trunk.Announce{To: w.header.Epoch, Token: m.Token, Reply: true}).Append(w.pieces, &h, w.srv.cfg.TrunkKeys, 0)
+	out, _, ok := (&trunk.Announce{To: w.header.Epoch, Token: m.Token, Reply: true}).Append(w.pieces, &h, p.keys, 0)
 	w.post(p, out, ok)
 }
 
@@ -208,8 +239,11 @@ func (w *worker) onGoodbye(p *peer) {
 		return
 	}
 	h := p.link.Header(trunk.TypeGoodbye)
-	out, ok := (&trunk.Goodbye{To: w.header.Epoch, Token: m.Token, Reply: true, Reason: m.Reason}).Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+	out, ok := (&trunk.Goodbye{To: w.header.Epoch, Token: m.Token, Reply: true, Reason: m.Reason}).Append(w.pieces, &h, p.keys)
 	w.post(p, out, ok)
+	if p.remote {
+		w.onRelayLeaving(p)
+	}
 	if m.Reason == trunk.ReasonClosed {
 		p.link.Forget()
 	}
@@ -224,7 +258,7 @@ func (w *worker) goodbye(reason trunk.Reason) {
 			continue
 		}
 		h := p.link.Header(trunk.TypeGoodbye)
-		out, ok := (&trunk.Goodbye{To: epoch, Reason: reason}).Append(w.pieces, &h, w.srv.cfg.TrunkKeys)
+		out, ok := (&trunk.Goodbye{To: epoch, Reason: reason}).Append(w.pieces, &h, p.keys)
 		w.post(p, out, ok)
 	}
 	w.writeControl()
@@ -234,13 +268,16 @@ func (w *worker) goodbye(reason trunk.Reason) {
 func (w *worker) housekeep() {
 	w.dropsTraced = 0
 	for _, addr := range w.srv.cfg.Peers {
-		w.peer(addr).always = true
+		w.peer(addr, false).always = true
 	}
-	for addr, p := range w.peers {
+	if w.clusters != nil {
+		w.clusters.housekeep()
+	}
+	for key, p := range w.peers {
 		_, proven := p.link.Peer()
 		switch {
 		case p.bundle.Builder == nil && !p.always && w.now.Sub(p.used) > forgetAfter:
-			delete(w.peers, addr)
+			delete(w.peers, key)
 			if w.lastPeer == p {
 				w.lastPeer = nil
 			}

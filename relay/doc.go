@@ -42,6 +42,23 @@
 // a store that is down, slow, empty or full of lies costs recovery time and
 // nothing else.
 //
+// # Two tiers
+//
+// A relay with [Config].Clusters is an edge: packets for sessions of other clusters
+// go to a relay there, which the directory names and keepalives find well, with
+// the route in the frame. A relay with AllowEdges passes such packets on to its own
+// Hosts, and their answers back, and keeps nothing about them. A relay may be both;
+// one without AllowUpstream is an edge alone.
+//
+// # Upgrades
+//
+// With [Config].Handover, starting a second process is an upgrade: New finds the
+// running relay and gets its sockets, Serve its flows, and that relay's Serve
+// returns [ErrHandedOver]. Packets wait in the kernel for that moment; Hosts notice
+// nothing, because the epoch stays. A successor that fails before it serves changes
+// nothing. The two processes must be of one user (or the one that has the sockets of
+// root), see the same path, and agree on cluster, workers, trunk and ingresses.
+//
 // # Operation
 //
 // [Server.Stats] has a counter for every reason to drop a packet; they answer

@@ -67,8 +67,9 @@ func newBench(t testing.TB, change func(*Config)) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, ring: ring, srv: srv, done: make(chan error, 1)}
-	go func() { b.done <- srv.Serve() }()
+	done := make(chan error, 1)
+	b := &bench{t: t, ring: ring, srv: srv, done: done}
+	go func() { done <- srv.Serve() }()
 	t.Cleanup(func() {
 		if err := srv.Close(); err != nil {
 			t.Error(err)

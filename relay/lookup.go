@@ -140,17 +140,17 @@ func (w *worker) restore(q *question, route ufrag.Route) {
 	}
 	w.srv.store.hits.Add(1)
 	w.clientEvent(v)
-	w.forwardWaiting(q, v.Upstreams[0])
+	w.forwardWaiting(q, &v.Upstreams[0])
 }
 
 // forwardWaiting sends the packets of a question, in their order, with the next
 // flushWaiting.
-func (w *worker) forwardWaiting(q *question, up netip.AddrPort) {
+func (w *worker) forwardWaiting(q *question, to *forward.Hop) {
 	room, current := w.memory.room, w.frame
 	for _, i := range q.packets[:q.n] {
 		s := &room.slots[i]
 		w.frame = trunk.Frame{TOS: s.tos, Ingress: q.key.Ingress, Client: q.key.Client, Payload: s.data}
-		w.enqueue(up)
+		w.forward(to)
 	}
 	w.frame = current
 	room.leave(q)
@@ -186,19 +186,23 @@ func (w *worker) giveUp(q *question) {
 // store was asked, ahead of those that are to follow.
 func (w *worker) overtaken(k flowtable.Key, v *forward.Verdict) {
 	if v.Flow != 0 && v.N > 0 {
-		w.release(k, v.Upstreams[0])
+		w.release(k, &v.Upstreams[0])
 	}
 }
 
 // overtakenBy is overtaken for a flow that a Host has taught.
-func (w *worker) overtakenBy(f *flowtable.Flow) { w.release(f.Key, f.Upstream) }
+func (w *worker) overtakenBy(f *flowtable.Flow) {
+	if to, why := w.core.Next(f.Route, f.Upstream, f.Key.Client); why == forward.None {
+		w.release(f.Key, &to)
+	}
+}
 
-func (w *worker) release(k flowtable.Key, up netip.AddrPort) {
+func (w *worker) release(k flowtable.Key, to *forward.Hop) {
 	if w.memory == nil || w.memory.room.packets == 0 {
 		return
 	}
 	if q := w.memory.room.questions[k]; q != nil {
-		w.forwardWaiting(q, up)
+		w.forwardWaiting(q, to)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,13 @@ type Server struct {
 	workers   []*worker
 	store     *storer // nil without one
 
+	handover *handover // nil without Config.Handover
+	heir     *heir     // nil unless another relay was found there
+	pausing  atomic.Pointer[pause]
+	// owner says that the flows are ours: those of an heir are its predecessor's
+	// until that has let them go, and after a hand-over they are the successor's.
+	owner atomic.Bool
+
 	mu       sync.Mutex
 	serving  bool
 	served   chan struct{} // closed when Serve has nothing left to do
@@ -50,7 +58,9 @@ type Server struct {
 }
 
 // New validates the configuration and binds all sockets; packets queue in the
-// kernel until Serve. The error is a *ConfigError or wraps the system's.
+// kernel until Serve. With Config.Handover it gets the sockets of a running relay
+// instead, if there is one, which goes on reading them until Serve. The error is a
+// *ConfigError or wraps the system's.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -64,10 +74,11 @@ func New(cfg Config) (*Server, error) {
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails, says its documentation
 	s.epoch = binary.BigEndian.Uint64(seed[:])
-	if err := s.setUp(); err != nil {
+	if err := s.open(); err != nil {
 		for _, w := range s.workers {
 			_ = w.close()
 		}
+		s.closeHandover()
 		return nil, err
 	}
 	if cfg.Store != nil {
@@ -77,7 +88,34 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) setUp() error {
+// open gets all sockets: those of a running relay, those that this process was
+// started with, and new ones.
+func (s *Server) open() error {
+	given, err := s.cfg.given()
+	if err != nil {
+		return err
+	}
+	if s.cfg.Handover != "" {
+		if s.heir, err = findPredecessor(&s.cfg); err != nil {
+			return err
+		}
+		if s.handover, err = bindHandover(s); err != nil {
+			return err
+		}
+	}
+	if s.heir == nil {
+		s.owner.Store(true)
+		if err := s.setUp(given); err != nil || s.handover == nil {
+			return err
+		}
+		return s.handover.publish()
+	}
+	defer closeFiles(s.heir.sockets.all())
+	s.epoch, s.start = s.heir.offer.Epoch, s.start.Add(-s.heir.offer.Ran)
+	return s.setUp(s.heir.sockets)
+}
+
+func (s *Server) setUp(given *sockets) error {
 	for i := range s.cfg.Workers {
 		w := newWorker(s, i)
 		t, err := flowtable.New(flowtable.Config{
@@ -93,7 +131,7 @@ func (s *Server) setUp() error {
 		s.workers = append(s.workers, w)
 	}
 	for _, w := range s.workers {
-		if err := w.listen(); err != nil {
+		if err := w.listen(given); err != nil {
 			return err
 		}
 	}
@@ -123,7 +161,8 @@ func (s *Server) setUp() error {
 		}
 		w.core = forward.New(forward.Config{
 			Cluster: s.cfg.Cluster, Codec: s.cfg.Codec, Resolver: s.cfg.Resolver,
-			Allow: s.cfg.AllowUpstream, SkipIntegrity: s.cfg.SkipIntegrity,
+			Allow: s.cfg.AllowUpstream, SkipIntegrity: s.cfg.SkipIntegrity, SkipLearning: s.cfg.SkipLearning,
+			Clusters: w.setUpClusters(), AllowEdges: s.cfg.AllowEdges, AllowClusters: s.cfg.AllowClusters,
 			Ingresses: s.ids, Shards: s.shards, Own: i, Lookups: lookups,
 		})
 	}
@@ -142,8 +181,10 @@ func (s *Server) TrunkAddrs() []netip.AddrPort {
 	return addrs
 }
 
-// Serve forwards packets until Close or Shutdown and returns ErrServerClosed.
-// It can be called once.
+// Serve forwards packets until Close or Shutdown and returns ErrServerClosed, or
+// ErrHandedOver if a successor has taken over. An heir first gets the flows of the
+// running relay; if that fails, Serve closes the Server and returns why, and the
+// other relay goes on. It can be called once.
 func (s *Server) Serve() error {
 	s.mu.Lock()
 	switch {
@@ -156,6 +197,14 @@ func (s *Server) Serve() error {
 	}
 	s.serving = true
 	s.mu.Unlock()
+	if s.heir != nil {
+		if err := s.heir.takeOver(s); err != nil {
+			close(s.served)
+			_ = s.Close() // has nothing to say beyond that
+			return err
+		}
+		s.owner.Store(true)
+	}
 
 	now := time.Since(s.start)
 	for _, w := range s.workers {
@@ -165,14 +214,25 @@ func (s *Server) Serve() error {
 	var wg sync.WaitGroup
 	for _, w := range s.workers {
 		wg.Go(func() {
+			w.forwardInherited()
 			if err := w.group.Serve(w); err != nil {
 				s.log.Error("worker ended", "worker", w.index, "error", err)
 			}
 		})
 	}
+	if s.heir != nil {
+		s.heir.confirm()
+	}
+	if s.handover != nil {
+		s.handover.start()
+	}
 	wg.Wait()
 	s.up.Store(false)
 	close(s.served)
+	if !s.owner.Load() {
+		_ = s.Close()
+		return ErrHandedOver
+	}
 	<-s.closed
 	return ErrServerClosed
 }
@@ -193,6 +253,7 @@ func (s *Server) Close() error {
 		close(s.closing)
 		serving := s.serving
 		s.mu.Unlock()
+		s.closeHandover()
 		errs := make([]error, len(s.workers))
 		var wg sync.WaitGroup
 		for i, w := range s.workers {
@@ -212,9 +273,19 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
-// Shutdown drains: readiness turns false, Hosts are told that this relay is
-// about to go, and packets are forwarded as before until no flow is left or ctx
-// is done; then it closes. It returns ctx's error if flows were left.
+// closeHandover ends a hand-over in either direction that is not committed.
+func (s *Server) closeHandover() {
+	if s.heir != nil {
+		s.heir.close()
+	}
+	if s.handover != nil {
+		s.handover.close()
+	}
+}
+
+// Shutdown drains: readiness turns false, Hosts and other relays are told that this
+// relay is about to go, and packets are forwarded as before until no flow is left,
+// and no other relay's clients, or ctx is done; then it closes. It returns ctx's error if flows were left.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
 	for _, w := range s.workers {
@@ -222,7 +293,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for s.up.Load() && s.flows() > 0 {
+	passing := new(passing)
+	for s.up.Load() && (s.flows() > 0 || passing.on(s)) {
 		select {
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), s.Close())
@@ -264,24 +336,34 @@ func (s *Server) Flows(limit int) []flowtable.Flow {
 
 const defaultFlowLimit = 1000
 
-// listen opens the worker's sockets. The first worker's decide about ports that
-// are left to the system.
-func (w *worker) listen() error {
+// listen opens the worker's sockets, as far as they are not given. The first
+// worker's decide about ports that are left to the system.
+func (w *worker) listen(given *sockets) error {
 	s := w.srv
 	reuse := len(s.workers) > 1
-	open := func(name string, addr netip.AddrPort, reuse bool) (*udpbatch.Conn, error) {
-		conn, err := udpbatch.Listen(udpbatch.SocketConfig{
-			Addr: addr, ReusePort: reuse, ReadBuffer: s.cfg.ReadBuffer, WriteBuffer: s.cfg.ReadBuffer, GSO: true,
-		})
+	open := func(name string, addr netip.AddrPort, reuse bool, file *os.File) (*udpbatch.Conn, error) {
+		cfg := udpbatch.SocketConfig{
+			Addr: addr, ReusePort: reuse, ReadBuffer: s.cfg.ReadBuffer, WriteBuffer: s.cfg.ReadBuffer, GSO: true, GRO: true,
+		}
+		var conn *udpbatch.Conn
+		var err error
+		if file == nil {
+			conn, err = udpbatch.Listen(cfg)
+		} else {
+			conn, err = udpbatch.FromFile(file, cfg)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("relay: %s: %w", name, err)
 		}
 		w.conns = append(w.conns, conn)
-		return conn, nil
+		if file == nil {
+			return conn, nil
+		}
+		return conn, checkBound(name, addr, conn.LocalAddr())
 	}
 	for i := range s.ingresses {
 		in := &s.ingresses[i]
-		conn, err := open(fmt.Sprintf("Ingresses[%d].Listen", i), in.Listen, reuse)
+		conn, err := open(fmt.Sprintf("Ingresses[%d].Listen", i), in.Listen, reuse, given.ingressOf(w.index, in.ID))
 		if err != nil {
 			return err
 		}
@@ -294,11 +376,11 @@ func (w *worker) listen() error {
 	if addr.Port() != 0 {
 		addr = netip.AddrPortFrom(addr.Addr(), addr.Port()+uint16(w.index))
 	}
-	if _, err := open("Trunk", addr, false); err != nil {
+	if _, err := open("Trunk", addr, false, given.trunkOf(w.index)); err != nil {
 		return err
 	}
 	var err error
-	w.group, err = udpbatch.NewGroup(w.conns, udpbatch.GroupConfig{Pause: s.cfg.MaxBatchDelay})
+	w.group, err = udpbatch.NewGroup(w.conns, udpbatch.GroupConfig{Interval: s.cfg.MaxBatchDelay})
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
@@ -315,8 +397,10 @@ func (w *worker) close() error {
 		return err
 	}
 	w.group.Stop()
-	w.abandonWaiting()
-	w.goodbye(trunk.ReasonClosed)
+	if w.srv.owner.Load() { // else the packets and the Hosts are another process's
+		w.abandonWaiting()
+		w.goodbye(trunk.ReasonClosed)
+	}
 	w.counts.publish()
 	return w.group.Close()
 }

@@ -26,9 +26,9 @@ type Counters struct {
 	// Unverified packets had no flow and went to their most likely owner.
 	Unverified uint64
 	// What happened to flows: made by a check; taught by a Host; found in the flow
-	// store; another owner; a claim by another owner; taken from another worker;
-	// gone by time; gone to make room.
-	Created, Learned, Restored, Moved, Contested, Adopted, Expired, Evicted uint64
+	// store; taken over from the relay before; another owner; a claim by another
+	// owner; taken from another worker; gone by time; gone to make room.
+	Created, Learned, Restored, Inherited, Moved, Contested, Adopted, Expired, Evicted uint64
 	// Held packets waited for the flow store's answer, and were then forwarded or
 	// dropped; HeldTooLong of them were dropped because none came in time.
 	Held, HeldTooLong uint64
@@ -38,8 +38,18 @@ type Counters struct {
 	LookupsLimited, LookupsFull uint64
 	// Flows and Unconfirmed are how many there are.
 	Flows, Unconfirmed uint64
-	// Peers is the number of Hosts that the worker exchanges datagrams with.
+	// Peers is the number of Hosts and other relays that the worker exchanges
+	// datagrams with.
 	Peers uint64
+	// Two tiers. ToClusters and FromClusters are the packets of own clients that
+	// went to and came from other clusters; they are in ToUpstream and
+	// FromUpstream too. FromEdges and ToEdges are packets of other relays' clients
+	// that came to be passed on to a Host, and that Hosts had for them: each of
+	// FromEdges is then in ToUpstream or in Drops, and each frame of a Host that is
+	// in ToEdges is in neither FromUpstream nor ToClients.
+	ToClusters, FromClusters  uint64
+	FromEdges, FromEdgesBytes uint64
+	ToEdges, ToEdgesBytes     uint64
 	// Drops counts dropped packets by reason. Reasons that did not occur are
 	// there with 0.
 	Drops map[string]uint64
@@ -58,6 +68,9 @@ type SocketStats struct {
 	SendErrors uint64
 	// ReadBuffer is the receive buffer in bytes that the kernel granted.
 	ReadBuffer int
+	// GSO and GRO say whether the kernel cuts and joins runs of packets of one
+	// client: "off", "on", "unsupported", or "failed" after a device refused.
+	GSO, GRO string
 }
 
 // Stats is a snapshot of a Server's counters.
@@ -111,6 +124,7 @@ const (
 	cCreated
 	cLearned
 	cRestored
+	cInherited
 	cMoved
 	cContested
 	cAdopted
@@ -123,6 +137,12 @@ const (
 	cHeldTooLong
 	cLookupsLimited
 	cLookupsFull
+	cToClusters
+	cFromClusters
+	cFromEdges
+	cFromEdgesBytes
+	cToEdges
+	cToEdgesBytes
 	cDrops      // and one for each reason
 	numCounters = cDrops + int(forward.NumReasons)
 )
@@ -161,10 +181,12 @@ func named(n *[numCounters]uint64) Counters {
 		ToClients: n[cToClients], ToClientsBytes: n[cToClientsBytes],
 		TrunkSent: n[cTrunkSent], TrunkReceived: n[cTrunkReceived], TrunkControl: n[cTrunkControl],
 		Unverified: n[cUnverified],
-		Created:    n[cCreated], Learned: n[cLearned], Restored: n[cRestored], Moved: n[cMoved], Contested: n[cContested],
+		Created:    n[cCreated], Learned: n[cLearned], Restored: n[cRestored], Inherited: n[cInherited], Moved: n[cMoved], Contested: n[cContested],
 		Adopted: n[cAdopted], Expired: n[cExpired], Evicted: n[cEvicted],
 		Flows: n[cFlows], Unconfirmed: n[cUnconfirmed], Peers: n[cPeers],
 		Held: n[cHeld], HeldTooLong: n[cHeldTooLong], LookupsLimited: n[cLookupsLimited], LookupsFull: n[cLookupsFull],
+		ToClusters: n[cToClusters], FromClusters: n[cFromClusters],
+		FromEdges: n[cFromEdges], FromEdgesBytes: n[cFromEdgesBytes], ToEdges: n[cToEdges], ToEdgesBytes: n[cToEdgesBytes],
 		Drops: make(map[string]uint64, forward.NumReasons),
 	}
 	for r := forward.None + 1; r < forward.NumReasons; r++ {
@@ -187,7 +209,7 @@ func (s *Server) Stats() Stats {
 		}
 		for i, conn := range w.conns {
 			k := conn.Stats()
-			e := SocketStats{Worker: w.index, KernelDrops: k.KernelDrops, SendErrors: k.WriteErrors.Total(), ReadBuffer: k.GrantedReadBuffer}
+			e := SocketStats{Worker: w.index, KernelDrops: k.KernelDrops, SendErrors: k.WriteErrors.Total(), ReadBuffer: k.GrantedReadBuffer, GSO: k.GSO.String(), GRO: k.GRO.String()}
 			if i == len(w.conns)-1 {
 				e.Trunk = true
 			} else {
@@ -214,7 +236,7 @@ func (s *storer) stats() StoreStats {
 	for r := flowtable.Accepted + 1; r < flowtable.NumRefusals; r++ {
 		st.Refused[r.String()] = s.refused[r].Load()
 	}
-	for _, r := range []forward.Reason{forward.OtherCluster, forward.Unresolved, forward.UpstreamNotAllowed, forward.TableFull} {
+	for _, r := range []forward.Reason{forward.OtherCluster, forward.UnknownCluster, forward.ClusterUnhealthy, forward.Unresolved, forward.UpstreamNotAllowed, forward.TableFull} {
 		st.Refused[r.String()] = s.unusable[r].Load()
 	}
 	st.LookupBreaker, st.LookupBreakerOpened = s.reads.snapshot()

@@ -25,8 +25,8 @@ type worker struct {
 	beat   atomic.Int64 // time since srv.start of the last Idle
 	now    time.Time
 
-	// Towards Hosts.
-	peers    map[netip.AddrPort]*peer
+	// Towards Hosts and other relays.
+	peers    map[peerKey]*peer
 	lastPeer *peer
 	open     []*peer          // peers with a bundle that is not complete
 	free     []*trunk.Builder // to use again
@@ -42,8 +42,13 @@ type worker struct {
 	delivery forward.Delivery
 	clients  []outbox // for each ingress
 
+	passage  forward.Passage
+	clusters *clusters // nil without a directory of clusters
+
 	memory *memory // nil without a flow store
 	inbox  inbox   // the store's answers
+
+	inherited inheritance
 
 	control
 	housekept   time.Time
@@ -51,16 +56,18 @@ type worker struct {
 	logged      [forward.NumReasons]logged
 }
 
-// bundle is a datagram for a Host that is being filled.
+// bundle is a datagram for a Host or another relay that is being filled.
 type bundle struct {
 	*trunk.Builder
-	bytes uint64 // of payload
+	bytes            uint64 // of payload
+	remote           bool
+	edges, edgeBytes uint64 // frames for clients of another relay, their payload
 }
 
 func newWorker(s *Server, index int) *worker {
 	return &worker{
 		srv: s, index: index,
-		peers:   make(map[netip.AddrPort]*peer),
+		peers:   make(map[peerKey]*peer),
 		clients: make([]outbox, len(s.ingresses)),
 	}
 }
@@ -107,11 +114,11 @@ func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
 		}
 		w.frame = trunk.Frame{TOS: p.TOS, Ingress: id, Client: p.From, Payload: p.Data}
 		if v.Unverified {
-			w.frame.Flags, w.frame.Route = trunk.Unverified, v.Route
+			w.frame.Flags = trunk.Unverified
 			n[cUnverified]++
 		}
-		for _, up := range v.Upstreams[:v.N] {
-			w.enqueue(up)
+		for j := range v.Upstreams[:v.N] {
+			w.forward(&v.Upstreams[j])
 		}
 	}
 	w.core.End()
@@ -174,19 +181,27 @@ func (w *worker) drop(r forward.Reason, from netip.AddrPort, ingress uint16) {
 	}
 }
 
-// enqueue adds w.frame to the bundle for a Host.
-func (w *worker) enqueue(up netip.AddrPort) {
-	p := w.peer(up)
-	if w.silent(p) {
+// forward adds w.frame, an own client's packet, to the bundle for its next hop.
+func (w *worker) forward(to *forward.Hop) {
+	w.frame.Route, w.frame.Return = to.Route, netip.AddrPort{}
+	if to.Remote {
+		w.frame.Return = w.srv.trunkAddr(w.index)
+	}
+	w.enqueue(w.peer(to.Addr, to.Remote), trunk.DefaultHops)
+}
+
+// enqueue adds w.frame to the bundle for a peer.
+func (w *worker) enqueue(p *peer, hops uint8) {
+	if !p.remote && w.silent(p) {
 		w.hello(p)
 		w.drop(forward.UpstreamSilent, w.frame.Client, w.frame.Ingress)
 		return
 	}
-	if p.bundle.Builder != nil && !p.bundle.Fits(&w.frame) {
+	if p.bundle.Builder != nil && (p.head.Hops != hops || !p.bundle.Fits(&w.frame)) {
 		w.complete(p)
 	}
 	if p.bundle.Builder == nil {
-		w.begin(p)
+		w.begin(p, hops)
 		if !p.bundle.Fits(&w.frame) {
 			w.free = append(w.free, p.bundle.Builder)
 			p.bundle = bundle{}
@@ -197,10 +212,14 @@ func (w *worker) enqueue(up netip.AddrPort) {
 	}
 	p.bundle.Add(&w.frame)
 	p.bundle.bytes += uint64(len(w.frame.Payload))
+	if w.frame.Flags&trunk.ToClient != 0 {
+		p.bundle.edges++
+		p.bundle.edgeBytes += uint64(len(w.frame.Payload))
+	}
 }
 
 // begin gives a peer an empty bundle.
-func (w *worker) begin(p *peer) {
+func (w *worker) begin(p *peer, hops uint8) {
 	var b *trunk.Builder
 	if last := len(w.free) - 1; last >= 0 {
 		b, w.free = w.free[last], w.free[:last]
@@ -208,9 +227,10 @@ func (w *worker) begin(p *peer) {
 		b = trunk.NewBuilder(w.srv.cfg.TrunkMTU)
 	}
 	p.head = p.link.Header(trunk.TypeData)
+	p.head.Hops = hops
 	b.Reset(&p.head)
-	p.bundle = bundle{Builder: b}
-	p.used = w.now
+	p.bundle = bundle{Builder: b, remote: p.remote}
+	p.used, p.loaded = w.now, w.now
 	w.open = append(w.open, p)
 }
 
@@ -228,7 +248,7 @@ func (w *worker) complete(p *peer) {
 func (w *worker) seal(p *peer) {
 	b := p.bundle
 	p.bundle = bundle{}
-	if !b.Seal(w.srv.cfg.TrunkKeys) {
+	if !b.Seal(p.keys) {
 		// The keyring was emptied while running.
 		w.lost(b, p.addr)
 		w.free = append(w.free, b.Builder)
@@ -265,8 +285,14 @@ func (w *worker) write() {
 		if w.out[i].Err != nil {
 			w.lost(b, w.out[i].To)
 		} else {
-			n[cToUpstream] += uint64(b.Len())
-			n[cToUpstreamBytes] += b.bytes
+			up := uint64(b.Len()) - b.edges
+			n[cToUpstream] += up
+			n[cToUpstreamBytes] += b.bytes - b.edgeBytes
+			n[cToEdges] += b.edges
+			n[cToEdgesBytes] += b.edgeBytes
+			if b.remote {
+				n[cToClusters] += up
+			}
 		}
 		w.free = append(w.free, b.Builder)
 	}
@@ -285,25 +311,19 @@ func (w *worker) fromPeers(pkts []udpbatch.Packet) {
 	for i := range w.clients {
 		w.deliver(i)
 	}
+	w.flush() // what is passed on has its payload in the receive slots
 	w.flushWaiting()
 	w.writeControl()
 }
 
 func (w *worker) fromPeer(p *udpbatch.Packet) {
-	if !w.core.PeerAllowed(p.From) {
-		w.drop(forward.PeerNotAllowed, p.From, 0)
+	from, reason := w.sender(p)
+	if reason != forward.None {
+		w.drop(reason, p.From, 0)
 		return
 	}
-	if p.Truncated {
-		w.drop(forward.TrunkMalformed, p.From, 0)
-		return
-	}
-	if problem := w.reader.Open(p.Data, w.srv.cfg.TrunkKeys, &w.header); problem != trunk.OK {
-		w.drop(trunkReason(problem), p.From, 0)
-		return
-	}
-	from := w.peer(p.From)
 	from.used, from.unanswered = w.now, time.Time{}
+	from.heard, from.missed = w.now, 0
 	if !from.link.Observe(&w.header) {
 		w.hello(from)
 	}
@@ -314,8 +334,42 @@ func (w *worker) fromPeer(p *udpbatch.Packet) {
 	}
 	w.counts.now[cTrunkReceived]++
 	for w.reader.Next(&w.frame) {
-		w.toClient(from.addr)
+		switch toClient := w.frame.Flags&trunk.ToClient != 0; {
+		case from.remote && !toClient:
+			w.fromEdge(from)
+		case !from.remote && toClient && w.frame.Return.IsValid():
+			w.toEdge(from)
+		default:
+			w.toClient(from)
+		}
 	}
+}
+
+// sender opens a trunk datagram. Which keys it is under says what its sender is: a
+// Host, or another relay.
+func (w *worker) sender(p *udpbatch.Packet) (from *peer, why forward.Reason) {
+	relay, host := w.core.RelayAllowed(p.From), w.core.PeerAllowed(p.From)
+	switch {
+	case !relay && !host:
+		return nil, forward.PeerNotAllowed
+	case p.Truncated:
+		return nil, forward.TrunkMalformed
+	}
+	if relay {
+		problem := w.reader.Open(p.Data, w.srv.cfg.EdgeKeys, &w.header)
+		if problem == trunk.OK {
+			return w.peer(p.From, true), forward.None
+		}
+		why = trunkReason(problem)
+	}
+	if host {
+		problem := w.reader.Open(p.Data, w.srv.cfg.TrunkKeys, &w.header)
+		if problem == trunk.OK {
+			return w.peer(p.From, false), forward.None
+		}
+		why = trunkReason(problem)
+	}
+	return nil, why
 }
 
 func trunkReason(p trunk.Problem) forward.Reason {
@@ -330,12 +384,15 @@ func trunkReason(p trunk.Problem) forward.Reason {
 }
 
 // toClient handles w.frame.
-func (w *worker) toClient(peer netip.AddrPort) {
-	f, n := &w.frame, &w.counts.now
+func (w *worker) toClient(from *peer) {
+	f, n, peer := &w.frame, &w.counts.now, from.addr
 	n[cFromUpstream]++
 	n[cFromUpstreamBytes] += uint64(len(f.Payload))
+	if from.remote {
+		n[cFromClusters]++
+	}
 	d := &w.delivery
-	w.core.Frame(f, peer, d)
+	w.core.Frame(f, from.sender(), d)
 	if d.Event != forward.EventNone {
 		w.peerEvent(d)
 	}
@@ -371,6 +428,10 @@ func (w *worker) peerEvent(d *forward.Delivery) {
 
 // Idle implements udpbatch.Handler.
 func (w *worker) Idle(now time.Time) time.Duration {
+	if p := w.srv.pausing.Load(); p != nil {
+		p.park(w)
+		now = time.Now()
+	}
 	w.now = now
 	w.core.Begin(w.ticks())
 	n, t := &w.counts.now, w.shard()
@@ -384,6 +445,9 @@ func (w *worker) Idle(now time.Time) time.Duration {
 	w.core.End()
 	w.flushWaiting()
 	n[cPeers] = uint64(len(w.peers))
+	if w.clusters != nil {
+		w.clusters.refresh()
+	}
 	if now.Sub(w.housekept) >= housekeeping {
 		w.housekept = now
 		w.housekeep()

@@ -56,6 +56,13 @@ type Config struct {
 	// AllowRelays are the source addresses that trunk datagrams may come
 	// from. Required: an empty list would refuse everything.
 	AllowRelays []netip.Prefix
+	// AllowEdges are the trunk addresses of edge relays that are answered directly
+	// instead of by way of the cluster relay that brought their clients' packets.
+	// Their own AllowClusters has to have this Host's address. Empty means none.
+	AllowEdges []netip.Prefix
+	// EdgeKeys authenticate trunk datagrams to and from edges that are answered
+	// directly. Required with AllowEdges.
+	EdgeKeys *ufrag.Keyring
 
 	// Ingresses are advertised in answers, in order of preference. Required,
 	// unless SelectIngresses is set.
@@ -85,6 +92,15 @@ type Config struct {
 	// TrunkMTU is the longest trunk datagram that is built from several
 	// packets, in bytes. 0 means 1,400. One longer packet travels alone.
 	TrunkMTU int
+	// MaxBatchDelay makes a busy socket be read at most once in this long, up to
+	// 10 ms: the sessions that it wakes then share system calls and datagrams. A
+	// packet that comes alone is never delayed. 0 means 1 ms, which a path of
+	// audio does not notice; a negative value takes what is there.
+	MaxBatchDelay time.Duration
+	// SkipAnnouncements keeps the Host from telling relays that have restarted, take
+	// over or leave about its flows. It costs recovery time and nothing else, and is
+	// there for drills that show what announcements are worth.
+	SkipAnnouncements bool
 	// ReadBuffer is the receive buffer asked of the kernel for each socket,
 	// in bytes. 0 means 4 MiB.
 	ReadBuffer int
@@ -95,7 +111,7 @@ type Config struct {
 	// session. nil means nothing is added.
 	OnSession func(*Session) error
 	// MediaEngine registers codecs and header extensions. nil means Opus, G.722,
-	// PCMU and PCMA. It is called once.
+	// PCMU and PCMA, with audio levels (RFC 6464). It is called once.
 	MediaEngine func(*webrtc.MediaEngine) error
 	// SettingEngine changes a session's settings just before its
 	// PeerConnection is made. ICE, network and mux settings are set after it
@@ -104,10 +120,11 @@ type Config struct {
 	// NewAPI makes the webrtc.API of a session from its settings, to bring
 	// interceptors (NACK, reports, congestion control), which the default
 	// goes without: they cost four goroutines a session. MediaEngine is not
-	// used then. It must be safe for concurrent use.
+	// used then, and Audio sends no reports of its own. It must be safe for
+	// concurrent use.
 	NewAPI func(webrtc.SettingEngine) (*webrtc.API, error)
 	// DetachDataChannels lets data channels be detached, which saves 64 KB
-	// a channel; their OnMessage is then not called.
+	// a channel; their OnMessage is then not called. OpenEvents works either way.
 	DetachDataChannels bool
 	// CertificateLifetime is how long one DTLS certificate serves new
 	// sessions. 0 means 24 h.
@@ -125,6 +142,8 @@ const (
 	defaultConsent     = 30 * time.Second
 	defaultTrunkMTU    = 1400
 	defaultReadBuffer  = 4 << 20
+	defaultBatchDelay  = time.Millisecond
+	maxBatchDelay      = 10 * time.Millisecond
 	// minTrunkMTU leaves room for a datagram's header and one small packet.
 	minTrunkMTU = 576
 	maxTrunkMTU = 65000
@@ -144,6 +163,8 @@ func (c *Config) setDefaults() {
 	set(&c.DTLSTimeout, defaultDTLS)
 	set(&c.ConsentTimeout, defaultConsent)
 	set(&c.TrunkMTU, defaultTrunkMTU)
+	set(&c.MaxBatchDelay, defaultBatchDelay)
+	c.MaxBatchDelay = max(c.MaxBatchDelay, 0)
 	set(&c.ReadBuffer, defaultReadBuffer)
 	set(&c.CertificateLifetime, 24*time.Hour)
 	if c.Logger == nil {
@@ -192,12 +213,24 @@ func (c *Config) validate() error {
 		return config.Errorf("CertificateLifetime", "%v is negative", c.CertificateLifetime)
 	case c.TrunkMTU != 0 && (c.TrunkMTU < minTrunkMTU || c.TrunkMTU > maxTrunkMTU):
 		return config.Errorf("TrunkMTU", "%d is outside %d to %d", c.TrunkMTU, minTrunkMTU, maxTrunkMTU)
+	case c.MaxBatchDelay > maxBatchDelay:
+		return config.Errorf("MaxBatchDelay", "%v is more than %v", c.MaxBatchDelay, maxBatchDelay)
 	case c.ReadBuffer < 0:
 		return config.Errorf("ReadBuffer", "%d is negative", c.ReadBuffer)
 	}
 	for i, p := range c.AllowRelays {
 		if !p.IsValid() {
 			return config.Errorf(fmt.Sprintf("AllowRelays[%d]", i), "not a valid prefix")
+		}
+	}
+	for i, p := range c.AllowEdges {
+		switch {
+		case !p.IsValid():
+			return config.Errorf(fmt.Sprintf("AllowEdges[%d]", i), "not a valid prefix")
+		case c.EdgeKeys == nil:
+			return config.Errorf("EdgeKeys", "required with AllowEdges: the keyring of the edges' trunk")
+		case c.EdgeKeys == c.TrunkKeys:
+			return config.Errorf("EdgeKeys", "is TrunkKeys: every edge could speak as a cluster relay")
 		}
 	}
 	for i, conn := range c.Conns {

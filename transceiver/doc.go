@@ -15,6 +15,10 @@
 // PeerConnection made here opens none, asks no multicast name and gathers no
 // candidate.
 //
+// Session.OpenAudio turns the client's microphone into a stream of Opus frames
+// and paces what is sent to it, Session.OpenEvents does the same for a data
+// channel, so that a service needs to know neither RTP nor SCTP.
+//
 // Start with NewHost and NewHandler. Session.Go, Session.OnTrack and
 // Session.OnDataChannel run application code so that a panic ends one session
 // and nothing else.

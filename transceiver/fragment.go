@@ -24,9 +24,14 @@ func parseFragment(body string) (remoteUfrag, remotePassword string, err error) 
 	return remoteUfrag, remotePassword, nil
 }
 
-// restartFragment restarts ICE if the credentials are new and returns the
-// Host's fragment.
-func (s *Session) restartFragment(ctx context.Context, remoteUfrag, remotePassword string) (answer string, restarted bool, err error) {
+// restartFragment takes a client's fragment (RFC 9725 section 4.3). Candidates
+// alone change nothing; new credentials restart ICE, and the Host's fragment is
+// the answer.
+func (s *Session) restartFragment(ctx context.Context, body string) (answer string, restarted bool, err error) {
+	remoteUfrag, remotePassword, err := parseFragment(body)
+	if err != nil {
+		return "", false, err
+	}
 	s.negotiation.Lock()
 	defer s.negotiation.Unlock()
 	switch {
@@ -39,7 +44,9 @@ func (s *Session) restartFragment(ctx context.Context, remoteUfrag, remotePasswo
 	if err != nil || ice == s.ice {
 		return "", false, err
 	}
-	s.restart(ice)
+	ingresses := s.nextIngresses(ice)
+	s.supersede()
+	s.negotiated(ice, ingresses, false)
 	var b strings.Builder
 	b.WriteString("a=ice-lite\r\n")
 	b.WriteString("a=ice-ufrag:" + ice.ufrag + "\r\n")
@@ -47,7 +54,7 @@ func (s *Session) restartFragment(ctx context.Context, remoteUfrag, remotePasswo
 	if mid := s.taggedMid(); mid != "" {
 		b.WriteString("m=audio 9 UDP/TLS/RTP/SAVPF 0\r\na=mid:" + mid + "\r\n")
 	}
-	for i, in := range s.ingresses {
+	for i, in := range ingresses {
 		b.WriteString("a=candidate:" + candidate(i, in) + "\r\n")
 	}
 	b.WriteString("a=end-of-candidates\r\n")

@@ -15,7 +15,9 @@ import (
 // helloRepeats are the times after Pion's ClientHello at which it goes out
 // again, until the client's DTLS arrives. A browser's ICE is often not ready
 // for the first, and Pion's own retransmission comes much later.
-var helloRepeats = [...]time.Duration{5 * time.Millisecond, 15 * time.Millisecond, 40 * time.Millisecond}
+var helloRepeats = [...]time.Duration{
+	5 * time.Millisecond, 15 * time.Millisecond, 40 * time.Millisecond, 100 * time.Millisecond,
+}
 
 const (
 	// maxClaims bounds the paths that a session is found by; it is more than
@@ -32,11 +34,12 @@ type minted struct {
 	route ufrag.Route
 }
 
-// hop is a path that comes through two tiers, and where the outer one wants
-// its answers.
+// hop is an edge relay that the client's packets come from by way of a cluster
+// relay, and which one that was last. To the ICE front end the edge is the relay:
+// it has the flow and the ingress. Which cluster relay is between means nothing, so
+// the newest that brought anything is as good as any.
 type hop struct {
-	path icelite.Path
-	ret  netip.AddrPort
+	edge, relay netip.AddrPort
 }
 
 // front is the client's side of a session. Its lock is held for microseconds,
@@ -158,7 +161,7 @@ func (f *front) handleSTUN(sh *shard, now time.Time, via netip.AddrPort, fr *tru
 		return
 	}
 	path := pathOf(fr)
-	f.noteHop(path, fr)
+	via = f.noteHop(via, fr)
 	sh.out.Reset()
 	f.agent.HandleSTUN(now, path, via, m, fr.Payload, &sh.out)
 	f.apply(sh, &sh.out, now, path)
@@ -173,7 +176,7 @@ func (f *front) handleData(sh *shard, now time.Time, via netip.AddrPort, fr *tru
 		return
 	}
 	path := pathOf(fr)
-	f.noteHop(path, fr)
+	via = f.noteHop(via, fr)
 	ssrc, isRTP := uint32(0), false
 	if class == stun.ClassRTP {
 		ssrc, isRTP = stun.SSRC(fr.Payload)
@@ -186,7 +189,7 @@ func (f *front) handleData(sh *shard, now time.Time, via netip.AddrPort, fr *tru
 		sh.drop(DropRefused)
 	} else {
 		if class == stun.ClassDTLS {
-			f.helloNext = len(helloRepeats) // the client has heard us
+			f.answered()
 			f.agent.NoteDTLS(fr.Payload)
 		}
 		if isRTP && !known && verdict == icelite.Deliver {
@@ -211,6 +214,10 @@ func (f *front) handleData(sh *shard, now time.Time, via netip.AddrPort, fr *tru
 	}
 }
 
+// answered ends the repetition of the ClientHello: the client has heard it. What
+// stays is not nil, since there is only one first hello.
+func (f *front) answered() { f.helloNext, f.hello = len(helloRepeats), []byte{} }
+
 // learnSSRC keeps the newest few: a client that changes its microphone gets
 // new ones.
 func (f *front) learnSSRC(ssrc uint32) {
@@ -226,23 +233,42 @@ func pathOf(fr *trunk.Frame) icelite.Path {
 	return icelite.Path{Client: fr.Client, Ingress: fr.Ingress, TCP: fr.Flags&trunk.TCP != 0}
 }
 
-// noteHop remembers the return address of a path's newest frame.
-func (f *front) noteHop(path icelite.Path, fr *trunk.Frame) {
-	if !fr.Return.IsValid() && len(f.hops) == 0 {
-		return
+// noteHop returns the relay that a frame's client is at: the one that the frame
+// came from, or the edge that is its return address.
+func (f *front) noteHop(from netip.AddrPort, fr *trunk.Frame) (via netip.AddrPort) {
+	if !fr.Return.IsValid() {
+		return from
 	}
-	i := slices.IndexFunc(f.hops, func(h hop) bool { return h.path == path })
-	switch {
-	case i >= 0 && fr.Return.IsValid():
-		f.hops[i].ret = fr.Return
-	case i >= 0:
-		f.hops = slices.Delete(f.hops, i, i+1)
-	case fr.Return.IsValid():
-		if len(f.hops) == maxClaims {
-			f.hops = slices.Delete(f.hops, 0, 1)
+	for i := range f.hops {
+		if h := &f.hops[i]; h.edge == fr.Return {
+			h.relay = from
+			return h.edge
 		}
-		f.hops = append(f.hops, hop{path: path, ret: fr.Return})
 	}
+	if len(f.hops) == maxClaims {
+		f.hops = slices.Delete(f.hops, 0, 1)
+	}
+	f.hops = append(f.hops, hop{edge: fr.Return, relay: from})
+	if f.s.host.answersDirectly(fr.Return) {
+		f.s.host.peers.add(fr.Return, true)
+	}
+	return fr.Return
+}
+
+// address completes a frame for a client at a relay and returns where to send it:
+// to that relay, or for an edge that is not answered directly to the cluster
+// relay, with the edge as return address.
+func (f *front) address(via netip.AddrPort, fr *trunk.Frame) (to netip.AddrPort) {
+	for i := range f.hops {
+		if h := &f.hops[i]; h.edge == via {
+			if f.s.host.answersDirectly(via) {
+				return via
+			}
+			fr.Return = via
+			return h.relay
+		}
+	}
+	return via
 }
 
 // frameTo prepares a frame to the client on a path.
@@ -253,11 +279,6 @@ func (f *front) frameTo(path icelite.Path, validated bool) trunk.Frame {
 	}
 	if path.TCP {
 		fr.Flags |= trunk.TCP
-	}
-	for i := range f.hops {
-		if f.hops[i].path == path {
-			fr.Return = f.hops[i].ret
-		}
 	}
 	return fr
 }
@@ -276,7 +297,7 @@ func (f *front) apply(sh *shard, out *icelite.Output, now time.Time, path icelit
 		if p.Validated {
 			f.teach(&fr)
 		}
-		f.s.shard.enqueue(p.Via, &fr, p.Data)
+		f.s.shard.enqueue(f.address(p.Via, &fr), &fr, p.Data)
 	}
 	events := out.Events
 	if events.Has(icelite.EventFirstCheck) {
@@ -287,7 +308,7 @@ func (f *front) apply(sh *shard, out *icelite.Output, now time.Time, path icelit
 		f.s.conn.inject(now)
 	}
 	for _, b := range out.EmbeddedDTLS {
-		f.helloNext = len(helloRepeats)
+		f.answered()
 		if !f.s.conn.deliver(b) {
 			sh.drop(DropQueueFull)
 		}
@@ -370,7 +391,9 @@ func (f *front) dropStaleClaims() {
 		f.s.host.paths.release(p, f.s)
 		return true
 	})
-	f.hops = slices.DeleteFunc(f.hops, func(h hop) bool { return !slices.Contains(f.claims, h.path) })
+	f.hops = slices.DeleteFunc(f.hops, func(h hop) bool {
+		return !slices.ContainsFunc(paths, func(i icelite.PathInfo) bool { return i.Via == h.edge })
+	})
 }
 
 // poll runs everything that is due. sh is the session's own shard, whose
@@ -436,21 +459,32 @@ func (f *front) write(now time.Time, b []byte) {
 	}
 	f.packetsOut++
 	f.bytesOut += uint64(len(b))
-	sh.enqueue(via, &fr, b)
+	sh.enqueue(f.address(via, &fr), &fr, b)
 }
 
-// flow describes the current path for an announcement to a relay.
-func (f *front) flow() (fr trunk.Frame, via netip.AddrPort, ok bool) {
+// flow is a session's current path, for an announcement.
+type flow struct {
+	trunk.Frame
+	to  netip.AddrPort // the peer that frames are sent to
+	hop                // with two tiers
+}
+
+func (f *front) flow() (fl flow, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.agent.Paths() {
-		if p.Current {
-			fr = f.frameTo(p.Path, p.Validated)
-			f.teach(&fr)
-			return fr, p.Via, !f.closed
+		if !p.Current {
+			continue
 		}
+		fl.Frame = f.frameTo(p.Path, p.Validated)
+		f.teach(&fl.Frame)
+		fl.to = f.address(p.Via, &fl.Frame)
+		if i := slices.IndexFunc(f.hops, func(h hop) bool { return h.edge == p.Via }); i >= 0 {
+			fl.hop = f.hops[i]
+		}
+		return fl, !f.closed
 	}
-	return fr, via, false
+	return fl, false
 }
 
 // selected returns the path that packets go to now, zero if there is none.

@@ -56,6 +56,7 @@ type stubRelay struct {
 	natBack  sync.Map // the reverse; the zero address: forgotten
 	dropIn   atomic.Pointer[func([]byte) bool]
 	dropOut  atomic.Pointer[func(*trunk.Frame) bool]
+	deaf     atomic.Bool // does not answer announcements
 	epoch    atomic.Uint64
 	framesMu sync.Mutex
 	frames   []trunk.Frame // to clients, with the first byte of their payloads
@@ -208,6 +209,14 @@ func (r *stubRelay) control(h *trunk.Header, body []byte, from netip.AddrPort) {
 				send(ack.Append(nil, &out, r.keys))
 			}
 		}
+	case trunk.TypeAnnounce:
+		var m trunk.Announce
+		if m.Parse(body) == trunk.OK && !r.deaf.Load() {
+			out := r.link.Header(trunk.TypeAnnounce)
+			b, _, ok := (&trunk.Announce{To: h.Epoch, Token: m.Token, Reply: true}).Append(nil, &out, r.keys, 0)
+			send(b, ok)
+		}
+		r.onControl(h, body)
 	default:
 		r.onControl(h, body)
 	}

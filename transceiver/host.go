@@ -32,6 +32,7 @@ type Host struct {
 	addr   netip.AddrPort
 
 	shards   []*shard
+	pacers   map[*shard]*pacer // of those with audio to pace; under mu
 	peers    peerTable
 	sessions *sessionTable
 	paths    *pathTable
@@ -44,9 +45,12 @@ type Host struct {
 	closed    bool
 	empty     chan struct{} // closed when draining and nothing is alive
 
-	accepted, refused, restarts, pathChanges, contested atomic.Uint64
-	connected                                           atomic.Int64
-	ended                                               [reasonCount]atomic.Uint64
+	accepted, refused, restarts, pathChanges, contested, limited atomic.Uint64
+	connected                                                    atomic.Int64
+	ended                                                        [reasonCount]atomic.Uint64
+
+	sockets     sync.WaitGroup // of signalling
+	openSockets int            // under mu
 
 	readers    sync.WaitGroup
 	background sync.WaitGroup
@@ -74,12 +78,8 @@ func NewHost(cfg Config) (*Host, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	cfg.AllowRelays = slices.Clone(cfg.AllowRelays)
-	for i, p := range cfg.AllowRelays {
-		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
-			cfg.AllowRelays[i] = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
-		}
-	}
+	cfg.AllowRelays = unmapped(cfg.AllowRelays)
+	cfg.AllowEdges = unmapped(cfg.AllowEdges)
 	cfg.Ingresses = slices.Clone(cfg.Ingresses)
 	engine, err := newEngine(&cfg)
 	if err != nil {
@@ -92,6 +92,7 @@ func NewHost(cfg Config) (*Host, error) {
 		sessions:  newSessionTable(),
 		paths:     newPathTable(),
 		live:      make(map[*Session]struct{}),
+		pacers:    make(map[*shard]*pacer),
 		resources: make(map[string]*Session),
 		empty:     make(chan struct{}),
 		jobs:      make(chan func(), 64),
@@ -115,6 +116,17 @@ func NewHost(cfg Config) (*Host, error) {
 	return h, nil
 }
 
+// unmapped returns a copy in which prefixes of IPv4-mapped addresses are IPv4's.
+func unmapped(list []netip.Prefix) []netip.Prefix {
+	list = slices.Clone(list)
+	for i, p := range list {
+		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+			list[i] = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+		}
+	}
+	return list
+}
+
 // listen opens the sockets, or takes those of the configuration.
 func listen(cfg *Config) (conns []*udpbatch.Conn, err error) {
 	defer func() {
@@ -135,7 +147,7 @@ func listen(cfg *Config) (conns []*udpbatch.Conn, err error) {
 	if len(conns) > 0 {
 		return conns, nil
 	}
-	sc := udpbatch.SocketConfig{Addr: cfg.Listen, ReadBuffer: cfg.ReadBuffer, WriteBuffer: cfg.ReadBuffer}
+	sc := udpbatch.SocketConfig{Addr: cfg.Listen, ReadBuffer: cfg.ReadBuffer, WriteBuffer: cfg.ReadBuffer, GSO: true, GRO: true}
 	if cfg.Sockets > 1 && cfg.Listen.Port() != 0 {
 		// SO_REUSEPORT would let a second Host on the same address take half
 		// of the packets. An exclusive bind finds out.
@@ -184,7 +196,7 @@ func (h *Host) start(conns []*udpbatch.Conn) error {
 	}
 	h.minter = ufrag.NewMinter(h.cfg.Codec, h.route)
 	for _, c := range conns {
-		group, err := udpbatch.NewGroup([]*udpbatch.Conn{c}, udpbatch.GroupConfig{Shared: true})
+		group, err := udpbatch.NewGroup([]*udpbatch.Conn{c}, udpbatch.GroupConfig{Shared: true, Interval: h.cfg.MaxBatchDelay})
 		if err != nil {
 			for _, sh := range h.shards {
 				sh.group.Stop()
@@ -217,14 +229,22 @@ func (h *Host) Ingresses() []Ingress { return slices.Clone(h.cfg.Ingresses) }
 // Session is 0.
 func (h *Host) Route() ufrag.Route { return h.route }
 
-func (h *Host) allowed(a netip.Addr) bool {
+func (h *Host) allowed(a netip.Addr) bool { return contains(h.cfg.AllowRelays, a) }
+
+func contains(list []netip.Prefix, a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
-	for _, p := range h.cfg.AllowRelays {
+	for _, p := range list {
 		if p.Contains(a) {
 			return true
 		}
 	}
 	return false
+}
+
+// answersDirectly reports whether a relay is an edge that frames go to without
+// another relay between.
+func (h *Host) answersDirectly(edge netip.AddrPort) bool {
+	return len(h.cfg.AllowEdges) > 0 && contains(h.cfg.AllowEdges, edge.Addr())
 }
 
 // Accept makes a session from a client's SDP offer and returns it with the
@@ -337,6 +357,28 @@ func (h *Host) admit(s *Session, err error) error {
 	return nil
 }
 
+// enterSocket counts a WebSocket of signalling in, which Close then waits for.
+func (h *Host) enterSocket(newCall bool) (leave func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, ErrHostClosed
+	case newCall && h.draining:
+		return nil, ErrDraining
+	case h.openSockets >= 2*h.cfg.MaxSessions:
+		return nil, ErrFull // one a session, and as many that are on their way
+	}
+	h.openSockets++
+	h.sockets.Add(1)
+	return func() {
+		h.mu.Lock()
+		h.openSockets--
+		h.mu.Unlock()
+		h.sockets.Done()
+	}, nil
+}
+
 // forget is the last step of a session's end.
 func (h *Host) forget(s *Session) {
 	h.log.Debug("session ended", "session", s.id, "reason", s.CloseReason())
@@ -356,6 +398,23 @@ func (h *Host) checkEmpty() {
 			close(h.empty)
 		}
 	}
+}
+
+// pacerFor returns the clock of the outgoing audio of a shard's sessions. It
+// runs from the first such session to the Host's end.
+func (h *Host) pacerFor(sh *shard) (*pacer, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.pacers[sh]
+	if p == nil {
+		if h.closed {
+			return nil, ErrHostClosed
+		}
+		p = newPacer(time.Now(), sh)
+		h.pacers[sh] = p
+		h.background.Go(func() { p.run(h.stop) })
+	}
+	return p, nil
 }
 
 // Sessions returns the sessions that have not ended, in no order.
@@ -378,12 +437,20 @@ func (h *Host) Draining() bool {
 
 // Shutdown refuses new sessions, waits until all have ended, and closes the
 // Host. When the context is done first it ends the rest with ReasonDrained and
-// returns the context's error. Everything has stopped when it returns.
+// returns the context's error. Everything has stopped when it returns. Clients
+// with a WebSocket are told at once how long they have, and in the end why; so
+// are those with OpenEvents in the end; all others see DTLS close.
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.mu.Lock()
 	h.draining = true
 	h.checkEmpty()
 	h.mu.Unlock()
+	if end, ok := ctx.Deadline(); ok {
+		limit := time.Until(end)
+		for _, s := range h.Sessions() {
+			s.notifyDraining(limit)
+		}
+	}
 	var err error
 	select {
 	case <-h.empty:
@@ -410,6 +477,7 @@ func (h *Host) Close() error {
 	var err error
 	h.stopOnce.Do(func() {
 		close(h.stop)
+		h.sockets.Wait()
 		h.background.Wait()
 		for _, sh := range h.shards {
 			err = errors.Join(err, sh.group.Close())
@@ -424,7 +492,7 @@ func (h *Host) Close() error {
 // Stats returns a snapshot of the counters.
 func (h *Host) Stats() Stats {
 	h.mu.Lock()
-	live := len(h.live)
+	live, sockets := len(h.live), h.openSockets
 	h.mu.Unlock()
 	st := Stats{
 		Live:        live,
@@ -434,6 +502,8 @@ func (h *Host) Stats() Stats {
 		Restarts:    h.restarts.Load(),
 		PathChanges: h.pathChanges.Load(),
 		Contested:   h.contested.Load(),
+		Limited:     h.limited.Load(),
+		Sockets:     sockets,
 		Ended:       make(map[Reason]uint64, reasonCount-1),
 		Drops:       make(map[DropReason]uint64, dropCount),
 	}

@@ -495,7 +495,7 @@ func TestReceivePathDoesNotAllocate(t *testing.T) {
 	sh := &shard{host: host, conn: host.shards[0].conn, group: host.shards[0].group}
 	from := relay.trunk.LocalAddr().(*net.UDPAddr).AddrPort()
 	pkts := []udpbatch.Packet{{Data: data, From: from}}
-	host.peers.add(from).hello(time.Now()) // so that none is due
+	host.peers.add(from, false).hello(time.Now()) // so that none is due
 	// Pion's own reading is not part of it: its queue is kept empty here.
 	own := newVirtualConn("clnt", "clientPasswordclientPassword", func([]byte) {})
 	own.started.Store(true)

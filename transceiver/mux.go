@@ -61,13 +61,12 @@ type virtualConn struct {
 	clientUfrag, clientPassword string // the client's first ones
 
 	write  func(b []byte) // takes DTLS, RTP and RTCP; never blocks, keeps no reference
-	queue  chan *packet
-	closed chan struct{}
-	once   sync.Once
+	queue  chan *packet   // closed, with mu held, when closed is set
+	closed atomic.Bool
 
 	started atomic.Bool // Pion has answered a check
 
-	mu   sync.Mutex
+	mu   sync.Mutex // held by all who send to queue
 	feed feed
 	held []*packet // what came before Pion had started
 }
@@ -85,7 +84,6 @@ func newVirtualConn(clientUfrag, clientPassword string, write func([]byte)) *vir
 		clientPassword: clientPassword,
 		write:          write,
 		queue:          make(chan *packet, inQueue),
-		closed:         make(chan struct{}),
 	}
 }
 
@@ -96,25 +94,21 @@ func (c *virtualConn) deliver(b []byte) bool {
 	if len(b) > slotSize {
 		return false
 	}
-	if c.started.Load() {
-		return c.push(newPacket(b))
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.started.Load() {
 		return c.push(newPacket(b))
 	}
-	if len(c.held) == heldQueue {
+	if c.closed.Load() || len(c.held) == heldQueue {
 		return false
 	}
 	c.held = append(c.held, newPacket(b))
 	return true
 }
 
+// push queues a packet for Pion. The lock is held.
 func (c *virtualConn) push(p *packet) bool {
-	select {
-	case <-c.closed:
-	default:
+	if !c.closed.Load() {
 		select {
 		case c.queue <- p:
 			return true
@@ -127,24 +121,22 @@ func (c *virtualConn) push(p *packet) bool {
 
 // ReadFromAddrPort implements ice.AddrPortReaderWriter.
 func (c *virtualConn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
-	select {
-	case p := <-c.queue:
-		n := copy(b, p.bytes())
-		p.free()
-		return n, virtualRemote, nil
-	case <-c.closed:
+	// A receive from one channel costs half of a choice between two.
+	p, open := <-c.queue
+	if !open {
 		return 0, netip.AddrPort{}, net.ErrClosed
 	}
+	n := copy(b, p.bytes())
+	p.free()
+	return n, virtualRemote, nil
 }
 
 // WriteToAddrPort implements ice.AddrPortReaderWriter. While the conn is open
 // it reports success whatever becomes of the packet, as a network would: an
 // error would end Pion's SCTP association.
 func (c *virtualConn) WriteToAddrPort(b []byte, _ netip.AddrPort) (int, error) {
-	select {
-	case <-c.closed:
+	if c.closed.Load() {
 		return 0, net.ErrClosed
-	default:
 	}
 	if stun.Classify(b) == stun.ClassSTUN {
 		c.answered(b)
@@ -170,15 +162,16 @@ func (c *virtualConn) WriteTo(b []byte, _ net.Addr) (int, error) {
 
 // Close implements net.PacketConn. It unblocks reads.
 func (c *virtualConn) Close() error {
-	c.once.Do(func() {
-		close(c.closed)
-		c.mu.Lock()
-		for _, p := range c.held {
-			p.free()
-		}
-		c.held = nil
-		c.mu.Unlock()
-	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed.Swap(true) {
+		return nil
+	}
+	close(c.queue)
+	for _, p := range c.held {
+		p.free()
+	}
+	c.held = nil
 	return nil
 }
 
@@ -197,12 +190,18 @@ func (c *virtualConn) SetWriteDeadline(time.Time) error { return nil }
 
 // feed makes the checks that keep Pion's ICE agent connected.
 type feed struct {
-	id      stun.TransactionID // of the newest check
-	serial  uint32
-	active  bool      // a check was put to Pion at least once
-	next    time.Time // when to put the first one again, while Pion has not answered
-	builder stun.Builder
-	auth    stun.Authenticator
+	id     stun.TransactionID // of the newest check
+	serial uint32
+	active bool      // a check was put to Pion at least once
+	next   time.Time // when to put the first one again, while Pion has not answered
+}
+
+// writers make the checks. A session needs one every few seconds.
+var writers = sync.Pool{New: func() any { return new(stunWriter) }}
+
+type stunWriter struct {
+	stun.Builder
+	auth stun.Authenticator
 }
 
 // inject puts one check to Pion, for one authenticated check of the client.
@@ -246,14 +245,17 @@ func (c *virtualConn) check(now time.Time) {
 	binary.BigEndian.PutUint32(f.id[8:], f.serial)
 	f.next = now.Add(feedInterval)
 	p, _ := packets.Get().(*packet)
-	f.builder.Reset(p.buf[:0], stun.BindingRequest, f.id)
-	f.builder.AddUsername(c.pionUfrag, c.clientUfrag)
-	f.builder.AddPriority(0x6e0001ff)
-	f.builder.AddControlling(1)
-	f.builder.AddUseCandidate()
-	f.builder.AddIntegrity(&f.auth, []byte(c.pionPassword))
-	f.builder.AddFingerprint()
-	p.n = len(f.builder.Bytes())
+	w, _ := writers.Get().(*stunWriter)
+	w.Reset(p.buf[:0], stun.BindingRequest, f.id)
+	w.AddUsername(c.pionUfrag, c.clientUfrag)
+	w.AddPriority(0x6e0001ff)
+	w.AddControlling(1)
+	w.AddUseCandidate()
+	w.AddIntegrity(&w.auth, []byte(c.pionPassword))
+	w.AddFingerprint()
+	p.n = len(w.Bytes())
+	w.Reset(nil, 0, stun.TransactionID{}) // the packet is not ours any more
+	writers.Put(w)
 	c.push(p)
 }
 

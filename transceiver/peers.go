@@ -11,6 +11,7 @@ import (
 
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/internal/udpbatch"
+	"github.com/usher-rtc/usher/ufrag"
 )
 
 const (
@@ -30,6 +31,8 @@ const (
 type peer struct {
 	host *Host
 	addr netip.AddrPort
+	edge bool // an edge relay that is answered directly
+	keys *ufrag.Keyring
 
 	// sending is held from the numbering of control datagrams until they are on
 	// the wire: a relay takes one that was overtaken for a replay.
@@ -42,7 +45,8 @@ type peer struct {
 	draining  bool
 	missed    int // keepalives without an answer
 	token     uint32
-	outbox    [][]byte // control datagrams that leave with release
+	outbox    [][]byte                 // control datagrams that leave with release
+	announced map[uint32]*announcement // by token: not yet answered
 }
 
 // acquire locks the peer for something that may send control datagrams.
@@ -79,7 +83,7 @@ func (t *peerTable) get(a netip.AddrPort) *peer { return (*t.m.Load())[a] }
 
 // add returns the peer with this address, a new one if need be, nil if there
 // is no room for it.
-func (t *peerTable) add(a netip.AddrPort) *peer {
+func (t *peerTable) add(a netip.AddrPort, edge bool) *peer {
 	if p := t.get(a); p != nil {
 		return p
 	}
@@ -96,7 +100,10 @@ func (t *peerTable) add(a netip.AddrPort) *peer {
 	if len(m) >= maxPeers {
 		return nil
 	}
-	p := &peer{host: t.host, addr: a}
+	p := &peer{host: t.host, addr: a, edge: edge, keys: t.host.cfg.TrunkKeys}
+	if edge {
+		p.keys = t.host.cfg.EdgeKeys
+	}
 	var secret [16]byte
 	_, _ = rand.Read(secret[:]) // documented never to fail
 	p.link = trunk.NewLink(t.host.epoch, secret)
@@ -140,7 +147,7 @@ func (p *peer) helloLocked(now time.Time) {
 	}
 	h := p.link.Header(trunk.TypeHello)
 	m := trunk.Hello{Nonce: nonce, Role: trunk.RoleHost}
-	p.send(m.Append(nil, &h, p.host.cfg.TrunkKeys))
+	p.send(m.Append(nil, &h, p.keys))
 }
 
 // send queues a control datagram for release. The lock is held.
@@ -164,7 +171,7 @@ func (sh *shard) sendControl(to netip.AddrPort, b []byte) {
 
 // control handles a control datagram that the reader has opened.
 func (sh *shard) control(now time.Time, p *peer, h *trunk.Header) {
-	body, keys := sh.reader.Body(), sh.host.cfg.TrunkKeys
+	body, keys := sh.reader.Body(), p.keys
 	p.acquire()
 	defer p.release()
 	problem, unproven := trunk.OK, false
@@ -203,9 +210,26 @@ func (sh *shard) control(now time.Time, p *peer, h *trunk.Header) {
 			p.send(answer.Append(nil, &out, keys))
 		}
 	case trunk.TypeAnnounce:
-		var m trunk.Announce // only the answers to ours are meant for a Host
-		if problem = m.Parse(body); problem == trunk.OK && !m.Reply {
+		var m trunk.Announce
+		if problem = m.Parse(body); problem != trunk.OK {
+			break
+		}
+		if m.Reply {
+			if p.link.Accept(h, m.To) {
+				delete(p.announced, m.Token)
+			}
+			break
+		}
+		if !isQuestion(m.Flows) || p.edge {
 			problem = trunk.ProblemControl
+			break
+		}
+		if unproven = !p.link.Accept(h, m.To); !unproven {
+			out := p.link.Header(trunk.TypeAnnounce)
+			answer := trunk.Announce{To: h.Epoch, Token: m.Token, Reply: true}
+			b, _, ok := answer.Append(nil, &out, keys, 0)
+			p.send(b, ok)
+			sh.host.announceToEdge(p.addr, m.Flows)
 		}
 	case trunk.TypeGoodbye:
 		var m trunk.Goodbye
@@ -251,7 +275,7 @@ func (p *peer) keepalive(now time.Time) {
 	p.token++
 	out := p.link.Header(trunk.TypeKeepalive)
 	m := trunk.Keepalive{To: epoch, Token: p.token}
-	p.send(m.Append(nil, &out, p.host.cfg.TrunkKeys))
+	p.send(m.Append(nil, &out, p.keys))
 }
 
 // maintain runs until the Host's readers have stopped.
@@ -259,6 +283,7 @@ func (h *Host) maintain() {
 	defer h.background.Done()
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
+	var repeat <-chan time.Time
 	for {
 		select {
 		case now := <-tick.C:
@@ -267,6 +292,11 @@ func (h *Host) maintain() {
 			}
 		case job := <-h.jobs:
 			job()
+			if repeat == nil {
+				repeat = h.repeatAnnouncements(time.Now())
+			}
+		case now := <-repeat:
+			repeat = h.repeatAnnouncements(now)
 		case <-h.stop:
 			return
 		}
@@ -287,9 +317,37 @@ func (h *Host) later(job func()) {
 // it may have taken an address over, or a balancer may send it clients.
 func (h *Host) announceTo(to netip.AddrPort, ingresses []uint16) {
 	h.later(func() {
-		h.announce(to, h.flows(func(via netip.AddrPort, ingress uint16) bool {
-			return via == to || slices.Contains(ingresses, ingress)
+		h.announce(to, h.flows(func(f *flow) bool {
+			return f.to == to || !f.Return.IsValid() && slices.Contains(ingresses, f.Ingress)
 		}))
+	})
+}
+
+// isQuestion reports whether an announcement from a cluster relay asks for flows:
+// it has the return address of an edge, and no client.
+func isQuestion(flows []trunk.Frame) bool {
+	return !slices.ContainsFunc(flows, func(f trunk.Frame) bool {
+		return !f.Return.IsValid() || f.Client.Port() != 0 || f.Return != flows[0].Return
+	})
+}
+
+// announceToEdge tells an edge that has started or leaves, by way of the cluster
+// relay that asks for it, about the flows that run through both, and about those
+// at the edge's ingresses that run through another one.
+func (h *Host) announceToEdge(relay netip.AddrPort, question []trunk.Frame) {
+	edge := question[0].Return
+	var ingresses []uint16
+	for _, q := range question {
+		ingresses = append(ingresses, q.Ingress)
+	}
+	h.later(func() {
+		flows := h.flows(func(f *flow) bool {
+			return f.relay == relay && (f.edge == edge || slices.Contains(ingresses, f.Ingress))
+		})
+		for i := range flows {
+			flows[i].Return = edge
+		}
+		h.announce(relay, flows)
 	})
 }
 
@@ -306,19 +364,19 @@ func (h *Host) announceElsewhere(drains netip.AddrPort, ingresses []uint16) {
 			if skip {
 				continue
 			}
-			h.announce(addr, h.flows(func(via netip.AddrPort, ingress uint16) bool {
-				return via == drains && slices.Contains(serves, ingress) && slices.Contains(ingresses, ingress)
+			h.announce(addr, h.flows(func(f *flow) bool {
+				return f.to == drains && !f.Return.IsValid() && slices.Contains(serves, f.Ingress) && slices.Contains(ingresses, f.Ingress)
 			}))
 		}
 	})
 }
 
 // flows lists the current paths of the sessions whose relay and ingress fit.
-func (h *Host) flows(fits func(via netip.AddrPort, ingress uint16) bool) []trunk.Frame {
+func (h *Host) flows(fits func(*flow) bool) []trunk.Frame {
 	var out []trunk.Frame
 	for _, s := range h.Sessions() {
-		if fr, via, ok := s.front.flow(); ok && fits(via, fr.Ingress) {
-			out = append(out, fr)
+		if f, ok := s.front.flow(); ok && fits(&f) {
+			out = append(out, f.Frame)
 		}
 	}
 	return out
@@ -332,19 +390,7 @@ func (h *Host) announce(to netip.AddrPort, flows []trunk.Frame) {
 	}
 	p.acquire()
 	defer p.release()
-	epoch, proven := p.link.Peer()
-	if !proven {
-		return
-	}
-	for len(flows) > 0 {
-		p.token++
-		out := p.link.Header(trunk.TypeAnnounce)
-		m := trunk.Announce{To: epoch, Token: p.token, Flows: flows}
-		b, n, ok := m.Append(nil, &out, h.cfg.TrunkKeys, h.cfg.TrunkMTU)
-		if !ok {
-			return
-		}
-		p.send(b, ok)
-		flows = flows[n:]
+	if !h.cfg.SkipAnnouncements {
+		p.announce(time.Now(), flows)
 	}
 }

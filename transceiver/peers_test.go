@@ -131,13 +131,13 @@ func TestPeersAreBounded(t *testing.T) {
 	}
 	table.m.Store(&full)
 	a := netip.MustParseAddrPort("10.9.9.9:9")
-	if table.add(a) != nil {
+	if table.add(a, false) != nil {
 		t.Error("there is no bound")
 	}
 	for _, p := range full {
 		p.lastSeen = time.Now().Add(-2 * peerIdle)
 	}
-	if p := table.add(a); p == nil || table.get(a) != p || len(*table.m.Load()) != 1 {
+	if p := table.add(a, false); p == nil || table.get(a) != p || len(*table.m.Load()) != 1 {
 		t.Error("idle ones did not make room")
 	}
 }

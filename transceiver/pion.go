@@ -49,8 +49,11 @@ func newEngine(cfg *Config) (*engine, error) {
 	return e, err
 }
 
+// audioLevelURI names the header extension with a packet's loudness (RFC 6464).
+const audioLevelURI = "urn:ietf:params:rtp-hdrext:ssrc-audio-level"
+
 // registerAudio is the default: what browsers and telephone gateways can send
-// without video. A video section is then answered with port 0.
+// without video, and how loud it is. A video section is then answered with port 0.
 func registerAudio(m *webrtc.MediaEngine) error {
 	for _, c := range []webrtc.RTPCodecParameters{
 		{PayloadType: 111, RTPCodecCapability: webrtc.RTPCodecCapability{
@@ -64,7 +67,8 @@ func registerAudio(m *webrtc.MediaEngine) error {
 			return err
 		}
 	}
-	return nil
+	return m.RegisterHeaderExtension(webrtc.RTPHeaderExtensionCapability{URI: audioLevelURI},
+		webrtc.RTPCodecTypeAudio, webrtc.RTPTransceiverDirectionRecvonly)
 }
 
 // certificate returns the one for new sessions. Making one costs hundreds of
@@ -99,7 +103,11 @@ const dtlsFlight = 250 * time.Millisecond
 func (e *engine) peerConnection(cfg *Config, s *Session, active bool) (*webrtc.PeerConnection, error) {
 	se := webrtc.SettingEngine{LoggerFactory: e.loggers}
 	se.SetDTLSRetransmissionInterval(dtlsFlight)
-	se.EnableSctpSnap(true) // one round trip less to an open data channel, with clients that offer it
+	se.EnableSctpSnap(true)                   // one round trip less to an open data channel, with clients that offer it
+	se.SetSCTPMaxMessageSize(defaultMaxEvent) // Pion would promise to take 1 GiB
+	if cfg.NewAPI == nil {
+		se.BufferFactory = newMediaBuffer // with interceptors Pion would start its readers later
+	}
 	if cfg.SettingEngine != nil {
 		cfg.SettingEngine(&se)
 	}

@@ -93,7 +93,7 @@ type counters struct {
 func (c *counters) drop(r DropReason) { c.drops[r].Add(1) }
 
 // Stats is a snapshot of a Host's counters. All of them only grow, except
-// Live and Connected.
+// Live, Connected and Sockets.
 type Stats struct {
 	Live      int // sessions that have not ended
 	Connected int // of these, the ones with a DTLS association
@@ -101,7 +101,9 @@ type Stats struct {
 	Accepted     uint64            // sessions ever made
 	Refused      uint64            // offers refused: bad, full or draining
 	Ended        map[Reason]uint64 // by the reason of the end
-	Restarts     uint64            // ICE restarts of clients
+	Limited      uint64            // signalling requests refused by SignallingConfig.Limit
+	Sockets      int               // WebSockets of signalling that are open
+	Restarts     uint64            // ICE restarts, whoever began
 	PathChanges  uint64            // moves of a session to another client address or ingress
 	Contested    uint64            // a path claimed by two live sessions
 	DatagramsIn  uint64            // trunk datagrams from relays, before any check

@@ -80,7 +80,7 @@ var strippedFromOffer = []string{
 	"ice-ufrag", "ice-pwd", "fingerprint", "setup", "rtcp",
 }
 
-// offer is what the Host needs to know of a client's offer.
+// offer is what the Host needs to know of a client's offer, or of its answer.
 type offer struct {
 	desc            *sdp.SessionDescription
 	ufrag, password string
@@ -283,6 +283,49 @@ func hexPairs(s string, n int) bool {
 	return true
 }
 
+// completeFrom checks that the sections of an answer are those of Pion's offer,
+// in its order (RFC 3264 section 6). A rejected one may leave out everything
+// else: it gets the offer's mid and codecs, since Pion takes the codecs of the
+// first section of a kind for the session's, rejected or not.
+func (o *offer) completeFrom(raw string) error {
+	pion := &sdp.SessionDescription{}
+	if err := pion.UnmarshalString(raw); err != nil {
+		return fmt.Errorf("transceiver: Pion's offer does not parse: %w", err)
+	}
+	if got, want := len(o.desc.MediaDescriptions), len(pion.MediaDescriptions); got != want {
+		return badOffer(ErrNotSDP, "the answer has %d media sections, the offer %d", got, want)
+	}
+	for i, m := range o.desc.MediaDescriptions {
+		offered := pion.MediaDescriptions[i]
+		want, _ := offered.Attribute("mid")
+		mid, ok := m.Attribute("mid")
+		if ok && mid != want || m.MediaName.Media != offered.MediaName.Media {
+			return badOffer(ErrNotSDP, "section %d of the answer is %s %q, of the offer %s %q", i, m.MediaName.Media, mid, offered.MediaName.Media, want)
+		}
+		if live(m) {
+			continue
+		}
+		m.MediaName.Formats = offered.MediaName.Formats
+		m.Attributes = []sdp.Attribute{{Key: "mid", Value: want}}
+		for _, a := range offered.Attributes {
+			if slices.Contains([]string{"rtpmap", "fmtp", "rtcp-fb", "rtcp-mux"}, a.Key) {
+				m.Attributes = append(m.Attributes, a)
+			}
+		}
+	}
+	return nil
+}
+
+// rejected returns the mids of the sections that do not take part.
+func (o *offer) rejected() (mids []string) {
+	for _, m := range o.desc.MediaDescriptions {
+		if mid, _ := m.Attribute("mid"); !live(m) {
+			mids = append(mids, mid)
+		}
+	}
+	return mids
+}
+
 // forPion writes the offer for Pion with the given remote credentials: those
 // of the session's first offer, so that Pion never sees an ICE restart.
 func (o *offer) forPion(ufrag, password string) (string, error) {
@@ -322,23 +365,23 @@ func strip(attributes []sdp.Attribute, keys []string) []sdp.Attribute {
 	return slices.DeleteFunc(attributes, func(a sdp.Attribute) bool { return slices.Contains(keys, a.Key) })
 }
 
-var strippedFromAnswer = []string{
+var strippedForClient = []string{
 	"candidate", "end-of-candidates", "ice-lite", "ice-options", "ice-ufrag", "ice-pwd", "rtcp",
 }
 
-// rewriteAnswer turns Pion's answer into the one for the client: routed
+// forClient turns Pion's answer or offer into the one for the client: routed
 // credentials, and the ingresses as the only candidates.
-func rewriteAnswer(raw, ufrag, password string, ingresses []Ingress) (string, error) {
+func forClient(raw, ufrag, password string, ingresses []Ingress) (string, error) {
 	d := &sdp.SessionDescription{}
 	if err := d.UnmarshalString(raw); err != nil {
-		return "", fmt.Errorf("transceiver: the answer does not parse: %w", err)
+		return "", fmt.Errorf("transceiver: Pion's description does not parse: %w", err)
 	}
-	d.Attributes = strip(d.Attributes, strippedFromAnswer)
+	d.Attributes = strip(d.Attributes, strippedForClient)
 	d.Attributes = append(d.Attributes, sdp.Attribute{Key: "ice-lite"})
 	d.ConnectionInformation = nil
 	tagged := false
 	for _, m := range d.MediaDescriptions {
-		m.Attributes = strip(m.Attributes, strippedFromAnswer)
+		m.Attributes = strip(m.Attributes, strippedForClient)
 		if m.MediaName.Port.Value == 0 {
 			m.ConnectionInformation = placeholder()
 			continue

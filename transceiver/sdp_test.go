@@ -184,7 +184,7 @@ func TestAnswerAdvertisesExactlyTheIngresses(t *testing.T) {
 	pion := edit(t,
 		"a=mid:0", "a=mid:0\r\na=candidate:1 1 udp 2122260223 192.0.2.2 9 typ host\r\na=candidate:1 2 udp 2122260222 192.0.2.2 9 typ host\r\na=end-of-candidates",
 		"setup:actpass", "setup:active") + "m=video 0 UDP/TLS/RTP/SAVPF 96\r\nc=IN IP4 0.0.0.0\r\na=mid:2\r\n"
-	got, err := rewriteAnswer(pion, "routed", "derived", ingresses)
+	got, err := forClient(pion, "routed", "derived", ingresses)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestAnswerAdvertisesExactlyTheIngresses(t *testing.T) {
 			t.Errorf("%d lines %q, want %d\n%s", len(c), line, n, got)
 		}
 	}
-	v6, err := rewriteAnswer(pion, "routed", "derived", ingresses[1:2])
+	v6, err := forClient(pion, "routed", "derived", ingresses[1:2])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestAnswerAdvertisesExactlyTheIngresses(t *testing.T) {
 }
 
 func TestAnswerWithNothingAcceptedIsAnError(t *testing.T) {
-	_, err := rewriteAnswer(edit(t, "m=audio 9", "m=audio 0", "m=application 9", "m=application 0"), "u", "p",
+	_, err := forClient(edit(t, "m=audio 9", "m=audio 0", "m=application 9", "m=application 0"), "u", "p",
 		[]Ingress{{ID: 1, Advertise: netip.MustParseAddrPort("203.0.113.10:3478")}})
 	if !errors.Is(err, ErrUnsupported) {
 		t.Errorf("got %v", err)

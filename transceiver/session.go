@@ -43,9 +43,15 @@ type Session struct {
 
 	front front // the client's side: ICE, paths, timers
 
-	negotiation sync.Mutex // one offer at a time
-	first       identity   // what the first offer said; written before the session is shared
+	handlers handlers // of the client's tracks and data channels
+
+	negotiation sync.Mutex // one offer at a time; guards the next four
 	ice         credentials
+	pending     *serverOffer // the Host's own offer that has no answer yet
+	wanted      *wanted      // what the Host waits for the client to do
+	offers      uint64       // ever made by the Host
+	first       identity     // what the first offer said; written before the session is shared
+	signals     signals
 
 	connected     chan struct{}
 	connectedOnce sync.Once
@@ -111,6 +117,12 @@ func (s *Session) Close() error {
 	return nil
 }
 
+// CloseWithReason is Close, and tells the client why over its signalling
+// (docs/signalling.md): one line, of which 200 bytes are sent.
+func (s *Session) CloseWithReason(reason string) {
+	s.finish(ReasonServer, errors.New(oneLine(reason)))
+}
+
 // Route returns the route in the newest ufrag.
 func (s *Session) Route() ufrag.Route {
 	s.front.mu.Lock()
@@ -136,18 +148,26 @@ func (s *Session) ClientAddr() netip.AddrPort {
 // context is done. A panic ends the session with ReasonPanic. After the end f
 // is not run at all.
 func (s *Session) Go(f func(ctx context.Context)) {
-	s.handler.Lock()
-	if s.ending.Load() {
-		s.handler.Unlock()
+	if !s.enter() {
 		return
 	}
-	s.work.Add(1)
-	s.handler.Unlock()
 	go func() {
 		defer s.work.Done()
 		defer s.Recover()
 		f(s.ctx)
 	}()
+}
+
+// enter makes the end of the session wait for work.Done. It reports false if
+// the end has begun.
+func (s *Session) enter() bool {
+	s.handler.Lock()
+	defer s.handler.Unlock()
+	if s.ending.Load() {
+		return false
+	}
+	s.work.Add(1)
+	return true
 }
 
 // Recover is for `defer session.Recover()` at the top of a handler that is set
@@ -165,22 +185,48 @@ func (s *Session) panicked(v any) error {
 	return err
 }
 
-// OnTrack sets the handler for the client's tracks. It runs on a goroutine of
-// its own for each track and may block until the track ends.
-func (s *Session) OnTrack(f func(*webrtc.TrackRemote, *webrtc.RTPReceiver)) {
-	s.pc.OnTrack(func(t *webrtc.TrackRemote, r *webrtc.RTPReceiver) {
-		defer s.Recover()
-		f(t, r)
-	})
+// handlers share out what the client opens.
+type handlers struct {
+	track   atomic.Pointer[func(*webrtc.TrackRemote, *webrtc.RTPReceiver)]
+	channel atomic.Pointer[func(*webrtc.DataChannel)]
+	audio   atomic.Pointer[Audio]
+	events  atomic.Pointer[Events]
 }
 
-// OnDataChannel sets the handler for data channels that the client opens.
-// Handlers that f sets on the channel need `defer session.Recover()` of their own.
+// OnTrack sets the handler for the client's tracks, except what OpenAudio
+// takes. It runs on a goroutine of its own for each track and may block until
+// the track ends.
+func (s *Session) OnTrack(f func(*webrtc.TrackRemote, *webrtc.RTPReceiver)) {
+	s.handlers.track.Store(&f)
+	s.pc.OnTrack(s.onTrack)
+}
+
+func (s *Session) onTrack(t *webrtc.TrackRemote, r *webrtc.RTPReceiver) {
+	defer s.Recover()
+	if a := s.handlers.audio.Load(); a != nil && a.take(t, r) {
+		return
+	}
+	if f := s.handlers.track.Load(); f != nil && *f != nil {
+		(*f)(t, r)
+	}
+}
+
+// OnDataChannel sets the handler for data channels that the client opens,
+// except what OpenEvents takes. Handlers that f sets on the channel need
+// `defer session.Recover()` of their own.
 func (s *Session) OnDataChannel(f func(*webrtc.DataChannel)) {
-	s.pc.OnDataChannel(func(d *webrtc.DataChannel) {
-		defer s.Recover()
-		f(d)
-	})
+	s.handlers.channel.Store(&f)
+	s.pc.OnDataChannel(s.onDataChannel)
+}
+
+func (s *Session) onDataChannel(d *webrtc.DataChannel) {
+	defer s.Recover()
+	if e := s.handlers.events.Load(); e != nil && e.take(d) {
+		return
+	}
+	if f := s.handlers.channel.Load(); f != nil && *f != nil {
+		(*f)(d)
+	}
 }
 
 func (h *Host) newSession(o *offer, opts AcceptOptions, ingresses []Ingress) (*Session, error) {
@@ -223,6 +269,9 @@ func (s *Session) dtlsState(state webrtc.DTLSTransportState) {
 			s.connectedAt.Store(time.Now().UnixNano())
 			s.host.connected.Add(1)
 			close(s.connected)
+			if a := s.handlers.audio.Load(); a != nil {
+				a.out.kick()
+			}
 		})
 	case webrtc.DTLSTransportStateFailed, webrtc.DTLSTransportStateClosed:
 		// A handshake that is given up on may show as either.
@@ -264,6 +313,7 @@ func (s *Session) teardown(reason Reason) {
 	go func() {
 		defer close(stopped)
 		defer s.Recover()
+		s.farewell(reason)
 		if err := s.pc.GracefulClose(); err != nil {
 			s.host.log.Debug("closing a PeerConnection", "session", s.id, "err", err)
 		}
@@ -289,6 +339,7 @@ func (s *Session) teardown(reason Reason) {
 // fresh routed ufrag. DTLS goes on untouched in both. An error leaves the
 // session as it was where the offer itself is bad (*OfferError); offers are
 // answered one at a time. The context only bounds the wait for an earlier one.
+// An offer of the Host's that is unanswered is given up: see Offer.
 func (s *Session) Renegotiate(ctx context.Context, offerSDP string) (answer string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -309,6 +360,7 @@ func (s *Session) Renegotiate(ctx context.Context, offerSDP string) (answer stri
 		// that takes a new session.
 		return "", badOffer(ErrChangedIdentity, "")
 	}
+	s.supersede()
 	return s.negotiate(o, nil)
 }
 
@@ -381,7 +433,8 @@ func (s *Session) negotiate(o *offer, prepare func() error) (answer string, err 
 	if err != nil {
 		return "", err
 	}
-	answer, err = rewriteAnswer(local.SDP, ice.ufrag, ice.password, s.ingresses)
+	ingresses := s.nextIngresses(ice)
+	answer, err = forClient(local.SDP, ice.ufrag, ice.password, ingresses)
 	if err != nil {
 		s.discard(ice)
 		return "", err
@@ -390,7 +443,7 @@ func (s *Session) negotiate(o *offer, prepare func() error) (answer string, err 
 		s.discard(ice)
 		return "", s.pionRefused(err)
 	}
-	s.restart(ice) // last: an offer that is refused changes nothing
+	s.negotiated(ice, ingresses, true) // last: an offer that is refused changes nothing
 	return answer, nil
 }
 

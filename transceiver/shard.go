@@ -29,7 +29,10 @@ type shard struct {
 	group *udpbatch.Group
 	counters
 
-	// The reader's scratch space.
+	// The reader's scratch space. Nearly all datagrams come from the relay that the
+	// one before came from.
+	from   netip.AddrPort
+	relay  *peer
 	reader trunk.Reader
 	frame  trunk.Frame
 	msg    stun.Message
@@ -90,7 +93,7 @@ func (sh *shard) HandleBatch(_ int, pkts []udpbatch.Packet) {
 
 func (sh *shard) datagram(now time.Time, p *udpbatch.Packet) {
 	switch {
-	case !sh.host.allowed(p.From.Addr()):
+	case p.From != sh.from && !sh.host.allowed(p.From.Addr()) && !sh.host.answersDirectly(p.From):
 		sh.drop(DropRelayRefused)
 		return
 	case p.Truncated:
@@ -98,12 +101,22 @@ func (sh *shard) datagram(now time.Time, p *udpbatch.Packet) {
 		return
 	}
 	var h trunk.Header
-	if sh.reader.Open(p.Data, sh.host.cfg.TrunkKeys, &h) != trunk.OK {
+	edge, ok := sh.open(p, &h)
+	if !ok {
 		sh.drop(DropTrunk)
 		return
 	}
-	relay := sh.host.peers.add(p.From)
-	if relay == nil {
+	if p.From != sh.from {
+		relay := sh.host.peers.add(p.From, edge)
+		if relay == nil {
+			sh.drop(DropRelayRefused)
+			return
+		}
+		sh.from, sh.relay = p.From, relay
+	}
+	relay := sh.relay
+	if relay.edge != edge || edge && h.Type == trunk.TypeData {
+		// Clients' packets come by way of a cluster relay.
 		sh.drop(DropRelayRefused)
 		return
 	}
@@ -120,6 +133,16 @@ func (sh *shard) datagram(now time.Time, p *udpbatch.Packet) {
 		sh.bytesIn.Add(uint64(len(sh.frame.Payload)))
 		sh.fromClient(now, p.From, &sh.frame)
 	}
+}
+
+// open opens a datagram. Which keys it is under says whether it comes from an edge
+// that is answered directly.
+func (sh *shard) open(p *udpbatch.Packet, h *trunk.Header) (edge, ok bool) {
+	host := sh.host
+	if host.answersDirectly(p.From) && sh.reader.Open(p.Data, host.cfg.EdgeKeys, h) == trunk.OK {
+		return true, true
+	}
+	return false, sh.reader.Open(p.Data, host.cfg.TrunkKeys, h) == trunk.OK && host.allowed(p.From.Addr())
 }
 
 // fromClient finds the session of one packet: STUN requests name it, anything
@@ -312,10 +335,10 @@ func (sh *shard) enqueue(to netip.AddrPort, fr *trunk.Frame, payload []byte) {
 	q.Unlock()
 }
 
-func (sh *shard) pending() bool {
+func (sh *shard) pending() int {
 	sh.queue.Lock()
 	defer sh.queue.Unlock()
-	return sh.queue.n > 0
+	return sh.queue.n
 }
 
 // flush sends what is queued, unless another goroutine is at it: that one
@@ -323,7 +346,7 @@ func (sh *shard) pending() bool {
 // arrives while the kernel is busy goes out together in the next pass, in as
 // few datagrams as it fits into.
 func (sh *shard) flush() {
-	for sh.pending() {
+	for sh.pending() > 0 {
 		if !sh.writing.TryLock() {
 			return
 		}
@@ -335,9 +358,12 @@ func (sh *shard) flush() {
 
 // flushSoon is flush after the goroutines that are ready to run have had their
 // turn: sessions that an incoming batch woke write their answers meanwhile, and
-// one system call sends them all. A Host with nothing else to do goes on at once.
+// one system call sends them all. A Host with nothing else to do goes on at once,
+// and so does one that has a full batch: after a stall the queue would overflow.
 func (sh *shard) flushSoon() {
-	if sh.yielding.CompareAndSwap(false, true) {
+	if sh.pending() >= sendBatch {
+		sh.flush()
+	} else if sh.yielding.CompareAndSwap(false, true) {
 		runtime.Gosched()
 		sh.yielding.Store(false)
 		sh.flush()
@@ -366,7 +392,7 @@ func (sh *shard) writeBatch() bool {
 	}
 	sh.messages = sh.messages[:0]
 	for i, b := range sh.builders[:used] {
-		if b.Len() == 0 || !b.Seal(sh.host.cfg.TrunkKeys) {
+		if b.Len() == 0 || !b.Seal(sh.targets[i].keys) {
 			continue
 		}
 		sh.counts[len(sh.messages)] = b.Len()

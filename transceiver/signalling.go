@@ -1,32 +1,30 @@
 package transceiver
 
 import (
-	"context"
-	"crypto/subtle"
 	"encoding/json"
-	"errors"
-	"io"
-	"mime"
-	"net"
+	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
-	"path"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/pion/webrtc/v4"
 
 	"github.com/usher-rtc/usher/internal/config"
-	"github.com/usher-rtc/usher/ufrag"
 )
 
 const (
 	typeSDP      = "application/sdp"
 	typeFragment = "application/trickle-ice-sdpfrag"
 	typeForm     = "multipart/form-data"
-	// retryAfter is what a client that was refused for want of room is told to
-	// wait, in seconds. A balancer may send it to another replica at once.
-	retryAfter = "2"
 	// formOverhead is what multipart/form-data adds to the two fields.
 	formOverhead = 64 << 10
+
+	defaultKeepAlive = 20 * time.Second
+	allowCalls       = "POST, OPTIONS"
+	allowCall        = "PATCH, DELETE, OPTIONS"
 )
 
 // SignallingConfig configures NewHandler. The zero value of every field is its
@@ -47,6 +45,25 @@ type SignallingConfig struct {
 	// request that made it. An error refuses the offer: 403, or the status of a
 	// *StatusError.
 	Prepare func(*http.Request, *Session) error
+	// OnEvent takes the events that clients send over a WebSocket, valid JSON,
+	// one after the other for each session; a client that sends faster than it
+	// returns is held up. nil refuses them. A panic ends the session.
+	OnEvent func(*Session, json.RawMessage)
+
+	// Limit bounds the requests of each source. Its zero value is a limit.
+	Limit RateLimit
+	// TrustedProxies are the addresses of reverse proxies whose X-Forwarded-For
+	// is believed. Empty means that the source of a request is who sent it,
+	// whatever its headers say: set it behind a proxy, or all clients share
+	// the proxy's limit.
+	TrustedProxies []netip.Prefix
+	// ICEServers go into the Link headers of a 201 (RFC 9725 section 4.6), for
+	// clients that should try TURN too. None are needed: ingresses are public.
+	ICEServers []webrtc.ICEServer
+	// KeepAlive is how often an open WebSocket is pinged, and how long the
+	// client may take to answer. 0 means 20 s, less than the time after which
+	// proxies close a silent connection.
+	KeepAlive time.Duration
 }
 
 // StatusError is an error with the HTTP status that a hook wants answered.
@@ -78,8 +95,17 @@ func (e *StatusError) Error() string {
 // and answers 201 with the answer and a Location. At the Location, PATCH takes
 // a further offer as application/sdp, or new credentials for an ICE restart as
 // application/trickle-ice-sdpfrag (RFC 9725 section 4.3.3), and DELETE ends the
-// call. OPTIONS answers preflights. A Location of another Host is 404: see
-// LocationRoute for a proxy that finds the right one.
+// call, for the reason in its query if it has one (?reason=). OPTIONS answers
+// preflights. A Location of another Host is 404: see LocationRoute for a proxy
+// that finds the right one. Errors are problem details (RFC 9457).
+//
+// A WebSocket does all of that over one connection, and lets the Host begin:
+// Session.Negotiate, RestartICE, Notify, and the reason of the end. At the path
+// that takes POST it makes a new call, at a Location it joins that call's.
+// docs/signalling.md has its messages.
+//
+// The handler's own part of a connection that became a WebSocket ends with the
+// session or the Host; http.Server.Shutdown does not wait for it, Host.Close does.
 //
 // A bad configuration is a *ConfigError.
 func NewHandler(host *Host, cfg SignallingConfig) (http.Handler, error) {
@@ -90,6 +116,23 @@ func NewHandler(host *Host, cfg SignallingConfig) (http.Handler, error) {
 		return nil, config.Errorf("MaxBody", "%d is negative", cfg.MaxBody)
 	}
 	set(&cfg.MaxBody, int64(host.cfg.MaxOfferBytes)+formOverhead)
+	if err := cfg.Limit.validate(); err != nil {
+		return nil, err
+	}
+	if cfg.KeepAlive < 0 {
+		return nil, config.Errorf("KeepAlive", "%v is negative", cfg.KeepAlive)
+	}
+	set(&cfg.KeepAlive, defaultKeepAlive)
+	for i, p := range cfg.TrustedProxies {
+		if !p.IsValid() {
+			return nil, config.Errorf(fmt.Sprintf("TrustedProxies[%d]", i), "not a valid prefix")
+		}
+	}
+	cfg.TrustedProxies = unmapped(cfg.TrustedProxies)
+	links, err := iceLinks(cfg.ICEServers)
+	if err != nil {
+		return nil, err
+	}
 	cfg.AllowedOrigins = slices.Clone(cfg.AllowedOrigins)
 	for i, o := range cfg.AllowedOrigins {
 		if o == "*" {
@@ -100,19 +143,21 @@ func NewHandler(host *Host, cfg SignallingConfig) (http.Handler, error) {
 		}
 		cfg.AllowedOrigins[i] = strings.ToLower(o)
 	}
-	return &signalling{host: host, cfg: cfg}, nil
+	return &signalling{host: host, cfg: cfg, limit: newLimiter(cfg.Limit), links: links}, nil
 }
 
 type signalling struct {
-	host *Host
-	cfg  SignallingConfig
+	host  *Host
+	cfg   SignallingConfig
+	limit *limiter
+	links []string
 }
 
 // ServeHTTP implements http.Handler.
 func (g *signalling) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if !g.cors(w, r) {
-		refuse(w, http.StatusForbidden, "origin not allowed")
+		problemOrigin().write(w)
 		return
 	}
 	if r.Method == http.MethodOptions {
@@ -122,23 +167,50 @@ func (g *signalling) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	if p := g.limited(r); p != nil {
+		p.write(w)
+		return
+	}
 	if g.cfg.Authorize != nil {
 		if err := g.cfg.Authorize(r); err != nil {
-			refuseError(w, err, http.StatusUnauthorized)
+			problemOfHook(err, http.StatusUnauthorized).write(w)
 			return
 		}
 	}
-	switch r.Method {
-	case http.MethodPost:
-		g.post(w, r)
-	case http.MethodPatch:
-		g.patch(w, r)
-	case http.MethodDelete:
-		g.remove(w, r)
-	default:
-		w.Header().Set("Allow", "POST, PATCH, DELETE, OPTIONS")
-		refuse(w, http.StatusMethodNotAllowed, "method not allowed")
+	if isUpgrade(r) {
+		g.upgrade(w, r)
+		return
 	}
+	s := g.host.resource(r.URL)
+	atCall := s != nil || mayBeLocation(r.URL)
+	switch {
+	case r.Method == http.MethodPost && s == nil && !g.host.isLocation(r.URL):
+		g.post(w, r)
+	case !atCall || r.Method != http.MethodPatch && r.Method != http.MethodDelete:
+		allow := allowCalls
+		if atCall {
+			allow = allowCall
+		}
+		w.Header().Set("Allow", allow)
+		problemMethod(allow).write(w)
+	case s == nil:
+		problemNoCall().write(w)
+	case r.Method == http.MethodPatch:
+		g.patch(w, r, s)
+	default:
+		s.endByClient(r.URL.Query().Get("reason"))
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+// limited takes one of the source's tokens, or says that it has none.
+func (g *signalling) limited(r *http.Request) *problem {
+	ok, wait := g.limit.take(time.Now(), clientAddr(r, g.cfg.TrustedProxies))
+	if ok {
+		return nil
+	}
+	g.host.limited.Add(1)
+	return problemLimited(wait)
 }
 
 // cors sets the headers for a page's request and reports whether its origin is allowed.
@@ -159,269 +231,7 @@ func (g *signalling) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Origin", origin)
 	h.Set("Access-Control-Allow-Methods", "POST, PATCH, DELETE, OPTIONS")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, If-Match")
-	h.Set("Access-Control-Expose-Headers", "Location, ETag, Retry-After")
+	h.Set("Access-Control-Expose-Headers", "Location, ETag, Link, Retry-After")
 	h.Set("Access-Control-Max-Age", "86400")
 	return true
-}
-
-func (g *signalling) post(w http.ResponseWriter, r *http.Request) {
-	offerSDP, metadata, ok := g.readOffer(w, r)
-	if !ok {
-		return
-	}
-	opts := AcceptOptions{Metadata: metadata, Ingresses: g.host.ingressesFor(r)}
-	var prepareErr error
-	if g.cfg.Prepare != nil {
-		opts.Prepare = func(s *Session) error {
-			prepareErr = g.cfg.Prepare(r, s)
-			return prepareErr
-		}
-	}
-	s, answer, err := g.host.Accept(r.Context(), offerSDP, opts)
-	switch {
-	case err == nil:
-	case prepareErr != nil && errors.Is(err, prepareErr):
-		refuseError(w, err, http.StatusForbidden)
-		return
-	default:
-		g.refuseOffer(w, r, err)
-		return
-	}
-	w.Header().Set("Location", s.Location(r.URL.Path))
-	w.Header().Set("ETag", s.etag())
-	w.Header().Set("Content-Type", typeSDP)
-	w.WriteHeader(http.StatusCreated)
-	_, _ = io.WriteString(w, answer)
-}
-
-// readOffer reads the two forms of a POST.
-func (g *signalling) readOffer(w http.ResponseWriter, r *http.Request) (offerSDP string, metadata json.RawMessage, ok bool) {
-	r.Body = http.MaxBytesReader(w, r.Body, g.cfg.MaxBody)
-	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
-	case typeSDP:
-		offerSDP, ok = readBody(w, r)
-		return offerSDP, nil, ok
-	case typeForm:
-		if err := r.ParseMultipartForm(g.cfg.MaxBody); err != nil {
-			refuseBody(w, err)
-			return "", nil, false
-		}
-		defer func() { _ = r.MultipartForm.RemoveAll() }()
-		offerSDP, found := formField(r, "sdp")
-		if !found {
-			refuse(w, http.StatusBadRequest, "no field sdp in the form")
-			return "", nil, false
-		}
-		if session, found := formField(r, "session"); found && session != "" {
-			metadata = json.RawMessage(session)
-			if !json.Valid(metadata) {
-				refuse(w, http.StatusBadRequest, "the field session is not valid JSON")
-				return "", nil, false
-			}
-		}
-		return offerSDP, metadata, true
-	default:
-		refuse(w, http.StatusUnsupportedMediaType, "want Content-Type "+typeSDP+" or "+typeForm)
-		return "", nil, false
-	}
-}
-
-// formField returns a field that was sent as a value or as a file: FormData
-// makes the latter of a Blob.
-func formField(r *http.Request, name string) (string, bool) {
-	if v := r.MultipartForm.Value[name]; len(v) > 0 {
-		return v[0], true
-	}
-	files := r.MultipartForm.File[name]
-	if len(files) == 0 {
-		return "", false
-	}
-	f, err := files[0].Open()
-	if err != nil {
-		return "", false
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(f)
-	return string(b), err == nil
-}
-
-func readBody(w http.ResponseWriter, r *http.Request) (string, bool) {
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		refuseBody(w, err)
-		return "", false
-	}
-	return string(b), true
-}
-
-func refuseBody(w http.ResponseWriter, err error) {
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
-		refuse(w, http.StatusRequestEntityTooLarge, "request body too large")
-		return
-	}
-	refuse(w, http.StatusBadRequest, "the request body cannot be read")
-}
-
-func (g *signalling) patch(w http.ResponseWriter, r *http.Request) {
-	s := g.host.resource(r.URL)
-	if s == nil {
-		refuse(w, http.StatusNotFound, "no such call on this host")
-		return
-	}
-	r.Body = http.MaxBytesReader(w, r.Body, g.cfg.MaxBody)
-	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if kind != typeSDP && kind != typeFragment {
-		refuse(w, http.StatusUnsupportedMediaType, "want Content-Type "+typeSDP+" or "+typeFragment)
-		return
-	}
-	body, ok := readBody(w, r)
-	if !ok {
-		return
-	}
-	if kind == typeFragment {
-		g.patchFragment(w, r, s, body)
-		return
-	}
-	answer, err := s.Renegotiate(r.Context(), body)
-	if err != nil {
-		g.refuseOffer(w, r, err)
-		return
-	}
-	w.Header().Set("ETag", s.etag())
-	w.Header().Set("Content-Type", typeSDP)
-	w.WriteHeader(http.StatusOK)
-	_, _ = io.WriteString(w, answer)
-}
-
-// patchFragment handles RFC 9725 section 4.3: candidates alone are accepted
-// and not needed; new credentials are an ICE restart.
-func (g *signalling) patchFragment(w http.ResponseWriter, r *http.Request, s *Session, body string) {
-	remoteUfrag, remotePassword, err := parseFragment(body)
-	if err != nil {
-		g.refuseOffer(w, r, err)
-		return
-	}
-	// A restart names no generation (If-Match: "*"), a trickle names the one it is for.
-	if match := r.Header.Get("If-Match"); match != "" && strings.Trim(match, `"`) != "*" && match != s.etag() {
-		refuse(w, http.StatusPreconditionFailed, "the call has been restarted since")
-		return
-	}
-	answer, restarted, err := s.restartFragment(r.Context(), remoteUfrag, remotePassword)
-	switch {
-	case err != nil:
-		g.refuseOffer(w, r, err)
-	case !restarted:
-		w.WriteHeader(http.StatusNoContent)
-	default:
-		w.Header().Set("ETag", s.etag())
-		w.Header().Set("Content-Type", typeFragment)
-		w.WriteHeader(http.StatusOK)
-		_, _ = io.WriteString(w, answer)
-	}
-}
-
-func (g *signalling) remove(w http.ResponseWriter, r *http.Request) {
-	s := g.host.resource(r.URL)
-	if s == nil {
-		refuse(w, http.StatusNotFound, "no such call on this host")
-		return
-	}
-	s.finish(ReasonClientClosed, nil)
-	w.WriteHeader(http.StatusOK)
-}
-
-// refuseOffer maps what Accept and Renegotiate return to a status.
-func (g *signalling) refuseOffer(w http.ResponseWriter, r *http.Request, err error) {
-	var status *StatusError
-	var bad *OfferError
-	switch {
-	case errors.As(err, &status):
-		refuseError(w, err, http.StatusForbidden)
-	case errors.Is(err, ErrOfferTooLarge):
-		refuse(w, http.StatusRequestEntityTooLarge, err.Error())
-	case errors.Is(err, ErrUnsupported), errors.Is(err, ErrChangedIdentity), errors.Is(err, ErrNoAudio):
-		refuse(w, http.StatusUnprocessableEntity, err.Error())
-	case errors.As(err, &bad):
-		refuse(w, http.StatusBadRequest, err.Error())
-	case errors.Is(err, ErrFull), errors.Is(err, ErrDraining), errors.Is(err, ErrHostClosed):
-		w.Header().Set("Retry-After", retryAfter)
-		refuse(w, http.StatusServiceUnavailable, strings.TrimPrefix(err.Error(), "transceiver: "))
-	case errors.Is(err, ErrSessionClosed), errors.Is(err, net.ErrClosed):
-		refuse(w, http.StatusNotFound, "the call has ended")
-	case r.Context().Err() != nil, errors.Is(err, context.Canceled):
-		refuse(w, http.StatusRequestTimeout, "the request was given up")
-	default:
-		// An error of the application's: its text is not for strangers.
-		g.host.log.Warn("an offer was refused", "err", err)
-		refuse(w, http.StatusInternalServerError, "the call could not be set up")
-	}
-}
-
-// refuseError answers with the status of a *StatusError, or else with the given one.
-func refuseError(w http.ResponseWriter, err error, status int) {
-	var se *StatusError
-	if errors.As(err, &se) && se.Status >= 400 && se.Status < 600 {
-		refuse(w, se.Status, se.Error())
-		return
-	}
-	refuse(w, status, strings.ToLower(http.StatusText(status)))
-}
-
-// refuse answers with one line.
-func refuse(w http.ResponseWriter, status int, reason string) {
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, oneLine(reason)+"\n")
-}
-
-// etag names the session's ICE generation (RFC 9725 section 4.3.1).
-func (s *Session) etag() string {
-	return `"` + url.PathEscape(s.Ufrag()) + `"`
-}
-
-// Location returns the path of the session's signalling resource below a
-// base: base/ufrag-token. The ufrag, the session's first, carries the route,
-// so that a proxy can find the Host (LocationRoute); the token makes the
-// resource unguessable for those who see STUN on the wire.
-func (s *Session) Location(base string) string {
-	return strings.TrimSuffix(base, "/") + "/" + url.PathEscape(s.resource) + "-" + s.token
-}
-
-// splitLocation takes a Location's last element apart.
-func splitLocation(u *url.URL) (resource, token string, ok bool) {
-	last := path.Base(u.EscapedPath())
-	i := strings.LastIndexByte(last, '-')
-	if i < 0 {
-		return "", "", false
-	}
-	resource, err := url.PathUnescape(last[:i])
-	return resource, last[i+1:], err == nil
-}
-
-// LocationRoute returns the route to the Host of a Location, for a proxy in
-// front of several Hosts: forward PATCH and DELETE to the signalling address of
-// that Host. It returns the codec's error for a Location that is none of its.
-func LocationRoute(codec ufrag.Codec, u *url.URL) (ufrag.Route, error) {
-	resource, _, ok := splitLocation(u)
-	if !ok {
-		return ufrag.Route{}, ufrag.ErrLength
-	}
-	return codec.Decode([]byte(resource))
-}
-
-// resource finds the session of a Location.
-func (h *Host) resource(u *url.URL) *Session {
-	name, token, ok := splitLocation(u)
-	if !ok {
-		return nil
-	}
-	h.mu.Lock()
-	s := h.resources[name]
-	h.mu.Unlock()
-	if s == nil || s.ending.Load() || subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) != 1 {
-		return nil
-	}
-	return s
 }

@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,12 +140,12 @@ func TestSignallingMakesAndEndsACall(t *testing.T) {
 			if res := do(t, "DELETE", server.URL+location[:len(location)-1]+"x", "", ""); res.StatusCode != http.StatusNotFound {
 				t.Errorf("DELETE with a wrong token: %d", res.StatusCode)
 			}
-			if res := do(t, "DELETE", server.URL+location, "", ""); res.StatusCode != http.StatusOK {
+			if res := do(t, "DELETE", server.URL+location+"?reason=lunch%0Atime", "", ""); res.StatusCode != http.StatusOK {
 				t.Errorf("DELETE: %d %s", res.StatusCode, res.body)
 			}
 			wait(t, "the end", session.Done())
-			if session.CloseReason() != ReasonClientClosed {
-				t.Errorf("ended because of %q", session.CloseReason())
+			if session.CloseReason() != ReasonClientClosed || !strings.HasSuffix(session.Err().Error(), "client closed: lunch time") {
+				t.Errorf("ended because of %q", session.Err())
 			}
 			if res := do(t, "DELETE", server.URL+location, "", ""); res.StatusCode != http.StatusNotFound {
 				t.Errorf("second DELETE: %d", res.StatusCode)
@@ -204,7 +207,8 @@ func TestSignallingRefuses(t *testing.T) {
 		"prepare refuses":     {"POST", "/whip", sdp, browserOffer(), []string{"Authorization", "prepare"}, 403},
 		"foreign origin":      {"POST", "/whip", sdp, browserOffer(), []string{"Origin", "https://evil.example"}, 403},
 		"GET":                 {"GET", "/whip", "", "", nil, 405},
-		"PATCH of nothing":    {"PATCH", "/whip", sdp, browserOffer(), nil, 404},
+		"PATCH of nothing":    {"PATCH", "/whip", sdp, browserOffer(), nil, 405},
+		"DELETE of nothing":   {"DELETE", "/whip", "", "", nil, 405},
 		"PATCH elsewhere":     {"PATCH", "/whip/abcdefghijklmnopqrstuvw-TOKEN", sdp, browserOffer(), nil, 404},
 		"DELETE elsewhere":    {"DELETE", "/whip/abcdefghijklmnopqrstuvw-TOKEN", "", "", nil, 404},
 		"DELETE bad escape":   {"DELETE", "/whip/abc%2Fdef-TOKEN", "", "", nil, 404},
@@ -215,9 +219,7 @@ func TestSignallingRefuses(t *testing.T) {
 			if res.StatusCode != c.status {
 				t.Fatalf("%d, want %d: %s", res.StatusCode, c.status, res.body)
 			}
-			if strings.Count(res.body, "\n") != 1 || len(res.body) < 3 {
-				t.Errorf("the reason is not one line: %q", res.body)
-			}
+			checkProblem(t, res)
 			if strings.Contains(res.body, "internal detail") {
 				t.Error("an internal error is shown to a stranger")
 			}
@@ -227,6 +229,23 @@ func TestSignallingRefuses(t *testing.T) {
 		})
 	}
 	eventually(t, "no session to be left", func() bool { return host.Stats().Live == 0 })
+}
+
+// checkProblem fails the test unless a response is problem details, complete
+// and with advice (RFC 9457).
+func checkProblem(t *testing.T, res response) problem {
+	t.Helper()
+	var p problem
+	if err := json.Unmarshal([]byte(res.body), &p); err != nil || res.Header.Get("Content-Type") != "application/problem+json" {
+		t.Fatalf("no problem details: %s %s", res.Header.Get("Content-Type"), res.body)
+	}
+	if p.Status != res.StatusCode || p.Title == "" || p.Detail == "" || !strings.HasPrefix(p.Type, problemBase) {
+		t.Errorf("incomplete problem details: %s", res.body)
+	}
+	if got := res.Header.Get("Retry-After"); (got != "") != (p.RetryAfter > 0) {
+		t.Errorf("Retry-After %q, retry_after %d", got, p.RetryAfter)
+	}
+	return p
 }
 
 func onlyVideo() string {
@@ -252,7 +271,7 @@ func TestSignallingWhenFullAndDraining(t *testing.T) {
 	if res.StatusCode != 201 {
 		t.Fatalf("%d %s", res.StatusCode, res.body)
 	}
-	if res := do(t, "POST", server.URL+"/whip", "application/sdp", browserOffer()); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
+	if res := do(t, "POST", server.URL+"/whip", "application/sdp", browserOffer()); res.StatusCode != 503 || checkProblem(t, res).RetryAfter == 0 {
 		t.Errorf("when full: %d %v", res.StatusCode, res.Header)
 	}
 	if ready() != 503 {
@@ -274,8 +293,11 @@ func TestSignallingWhenFullAndDraining(t *testing.T) {
 	defer cancel()
 	go func() { shut <- host.Shutdown(ctx) }()
 	eventually(t, "the drain to begin", host.Draining)
-	if res := do(t, "POST", server.URL+"/whip", "application/sdp", browserOffer()); res.StatusCode != 503 || res.Header.Get("Retry-After") == "" {
+	if res := do(t, "POST", server.URL+"/whip", "application/sdp", browserOffer()); res.StatusCode != 503 || checkProblem(t, res).RetryAfter == 0 {
 		t.Errorf("when draining: %d %v", res.StatusCode, res.Header)
+	}
+	if ready() != 503 {
+		t.Error("ready while draining")
 	}
 	if do(t, "GET", status.URL+"/healthz", "", "").StatusCode != 200 {
 		t.Error("not healthy while draining")
@@ -347,8 +369,17 @@ func TestFragmentRestart(t *testing.T) {
 	if res := do(t, "PATCH", at, fragment, same, "If-Match", etag); res.StatusCode != http.StatusNoContent {
 		t.Errorf("trickle: %d %s", res.StatusCode, res.body)
 	}
-	if res := do(t, "PATCH", at, fragment, "a=mid:0\r\n"); res.StatusCode != http.StatusBadRequest {
+	if res := do(t, "PATCH", at, fragment, "a=mid:0\r\n", "If-Match", etag); res.StatusCode != http.StatusBadRequest {
 		t.Errorf("no credentials: %d %s", res.StatusCode, res.body)
+	}
+	if res := do(t, "PATCH", at, fragment, same); res.StatusCode != http.StatusPreconditionRequired {
+		t.Errorf("no If-Match: %d %s", res.StatusCode, res.body)
+	}
+	if res := do(t, "PATCH", at, fragment, same, "If-Match", `"other", `+etag); res.StatusCode != http.StatusNoContent {
+		t.Errorf("one of several entity-tags: %d %s", res.StatusCode, res.body)
+	}
+	if res := do(t, "POST", at, "application/sdp", browserOffer()); res.StatusCode != http.StatusMethodNotAllowed || res.Header.Get("Allow") != allowCall {
+		t.Errorf("POST at a Location: %d %v", res.StatusCode, res.Header)
 	}
 	if res := do(t, "PATCH", at, "text/plain", same); res.StatusCode != http.StatusUnsupportedMediaType {
 		t.Errorf("other type: %d %s", res.StatusCode, res.body)
@@ -369,6 +400,22 @@ func TestFragmentRestart(t *testing.T) {
 	}
 	if res := do(t, "PATCH", at, fragment, same, "If-Match", etag); res.StatusCode != http.StatusPreconditionFailed {
 		t.Errorf("trickle for the old generation: %d", res.StatusCode)
+	}
+}
+
+func TestLinkHeaders(t *testing.T) {
+	host, _ := setup(t, nil)
+	server := serve(t, host, SignallingConfig{ICEServers: []webrtc.ICEServer{
+		{URLs: []string{"stun:stun.example.com"}},
+		{URLs: []string{"turn:turn.example.com?transport=udp"}, Username: "user", Credential: "pass word"},
+	}})
+	res := do(t, "POST", server.URL+"/whip", "application/sdp", browserOffer())
+	want := []string{
+		`<stun:stun.example.com>; rel="ice-server"`,
+		`<turn:turn.example.com?transport=udp>; rel="ice-server"; username="user"; credential="pass word"; credential-type="password"`,
+	}
+	if got := res.Header.Values("Link"); res.StatusCode != 201 || !slices.Equal(got, want) {
+		t.Errorf("%d %q", res.StatusCode, got)
 	}
 }
 
@@ -400,8 +447,20 @@ func TestNewHandlerValidates(t *testing.T) {
 	if _, err := NewHandler(nil, SignallingConfig{}); !errors.As(err, &ce) {
 		t.Errorf("no host: %v", err)
 	}
-	if _, err := NewHandler(host, SignallingConfig{MaxBody: -1}); !errors.As(err, &ce) || ce.Field != "MaxBody" {
-		t.Errorf("MaxBody: %v", err)
+	for field, cfg := range map[string]SignallingConfig{
+		"MaxBody":                  {MaxBody: -1},
+		"KeepAlive":                {KeepAlive: -1},
+		"Limit.PerSecond":          {Limit: RateLimit{PerSecond: math.NaN()}},
+		"Limit.Burst":              {Limit: RateLimit{Burst: -1}},
+		"Limit.MaxSources":         {Limit: RateLimit{MaxSources: -1}},
+		"TrustedProxies[0]":        {TrustedProxies: []netip.Prefix{{}}},
+		"ICEServers[0].URLs":       {ICEServers: []webrtc.ICEServer{{URLs: []string{"http://example.com"}}}},
+		"ICEServers[0].Credential": {ICEServers: []webrtc.ICEServer{{Credential: 7}}},
+		"ICEServers[0]":            {ICEServers: []webrtc.ICEServer{{Username: `a"b`}}},
+	} {
+		if _, err := NewHandler(host, cfg); !errors.As(err, &ce) || ce.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
 	}
 	for _, o := range []string{"example.com", "https://example.com/", "https://", "x y"} {
 		if _, err := NewHandler(host, SignallingConfig{AllowedOrigins: []string{o}}); !errors.As(err, &ce) || ce.Field != "AllowedOrigins" {

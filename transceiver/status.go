@@ -2,6 +2,7 @@ package transceiver
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -25,23 +26,31 @@ func (h *Host) StatusHandler() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		select {
 		case <-h.stop:
-			refuse(w, http.StatusServiceUnavailable, "closed")
+			plain(w, http.StatusServiceUnavailable, "closed")
 		default:
-			refuse(w, http.StatusOK, "ok")
+			plain(w, http.StatusOK, "ok")
 		}
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		switch {
 		case h.Draining():
-			refuse(w, http.StatusServiceUnavailable, "draining")
+			plain(w, http.StatusServiceUnavailable, "draining")
 		case h.full():
-			refuse(w, http.StatusServiceUnavailable, "full")
+			plain(w, http.StatusServiceUnavailable, "full")
 		default:
-			refuse(w, http.StatusOK, "ok")
+			plain(w, http.StatusOK, "ok")
 		}
 	})
 	mux.HandleFunc("GET /debug/sessions", h.debugSessions)
 	return mux
+}
+
+// plain answers with one line.
+func plain(w http.ResponseWriter, status int, line string) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, line+"\n")
 }
 
 func (h *Host) full() bool {
@@ -90,6 +99,7 @@ func (h *Host) debugSessions(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"addr": h.addr, "draining": h.Draining(), "live": st.Live, "connected": st.Connected,
 		"accepted": st.Accepted, "refused": st.Refused, "restarts": st.Restarts, "contested": st.Contested,
+		"limited": st.Limited, "sockets": st.Sockets,
 		"ended": ended, "drops": drops, "kernel_drops": st.KernelDrops,
 		"frames_in": st.FramesIn, "frames_out": st.FramesOut,
 		"datagrams_in": st.DatagramsIn, "datagrams_out": st.DatagramsOut,

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+
+	"github.com/usher-rtc/usher/internal/config"
 )
 
 // File is a [Resolver] for [KindDirectory] routes with a table in a text file,
@@ -18,7 +20,7 @@ type File struct {
 // of reading the file.
 func NewFile(cfg WatchConfig) (*File, error) {
 	f := new(File)
-	w, err := watch(cfg, "hosts", func(text []byte) error {
+	w, err := Watch(cfg, "hosts", func(text []byte) error {
 		table, err := ParseHostFile(text)
 		if err != nil {
 			return inFile(cfg.Path, err)
@@ -59,7 +61,7 @@ func (f *File) Close() error { return f.watch.Close() }
 func ParseHostFile(text []byte) (map[uint64]netip.AddrPort, error) {
 	table := make(map[uint64]netip.AddrPort)
 	lines := make(map[uint64]int)
-	for n, fields := range fileLines(text) {
+	for n, fields := range config.Lines(text) {
 		fail := func(format string, args ...any) error {
 			return &FileError{Line: n, Problem: fmt.Sprintf(format, args...)}
 		}

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
-	"iter"
-	"strings"
+
+	"github.com/usher-rtc/usher/internal/config"
 )
 
 // A FileError says what is wrong with a key file or host file, and where. It
@@ -48,7 +48,7 @@ func (e *FileError) Error() string {
 // impersonate transceivers towards relays, though not read or forge media.
 func ParseKeyFile(text []byte) (mint byte, keys []Key, err error) {
 	lines := make(map[byte]int) // of each id
-	for n, fields := range fileLines(text) {
+	for n, fields := range config.Lines(text) {
 		key, minting, problem := parseKeyLine(fields)
 		if problem == "" {
 			problem = conflict(key, keys, lines)
@@ -158,19 +158,5 @@ func (k *Keyring) loadFile(path string, text []byte) error {
 // the error and changes nothing; later on, the keyring keeps the last good set.
 // The caller closes the watcher; the keyring stays as it is then.
 func (k *Keyring) WatchFile(cfg WatchConfig) (*Watcher, error) {
-	return watch(cfg, "keys", func(text []byte) error { return k.loadFile(cfg.Path, text) })
-}
-
-// fileLines yields the number and the fields of each line that has any.
-func fileLines(text []byte) iter.Seq2[int, []string] {
-	return func(yield func(int, []string) bool) {
-		n := 0
-		for line := range strings.Lines(string(text)) {
-			n++
-			line, _, _ = strings.Cut(line, "#")
-			if fields := strings.Fields(line); len(fields) != 0 && !yield(n, fields) {
-				return
-			}
-		}
-	}
+	return Watch(cfg, "keys", func(text []byte) error { return k.loadFile(cfg.Path, text) })
 }

@@ -23,7 +23,7 @@ const (
 )
 
 // WatchConfig says which file to keep in step with, and how. It is for
-// [Keyring.WatchFile] and [NewFile].
+// [Keyring.WatchFile], [NewFile] and [Watch].
 type WatchConfig struct {
 	// Path of the file. To change it, write another file and rename it over this
 	// one: a file that is written in place may be read half written.
@@ -57,8 +57,12 @@ type Watcher struct {
 	bad  string     // the error reported last, until a look finds nothing wrong
 }
 
-// watch loads the file and starts to watch it. What names the contents in logs.
-func watch(cfg WatchConfig, what string, load func([]byte) error) (*Watcher, error) {
+// Watch loads a file and follows it from then on: load is called with its contents
+// at once, and again whenever they have changed. If it returns an error, that of
+// the first call is returned; later ones are logged and reported, and whatever was
+// loaded before stays in use. What names the contents in logs. The caller closes
+// the Watcher.
+func Watch(cfg WatchConfig, what string, load func([]byte) error) (*Watcher, error) {
 	if cfg.Path == "" {
 		return nil, config.Errorf("Path", "is empty")
 	}

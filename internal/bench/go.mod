@@ -14,6 +14,8 @@ require (
 	golang.org/x/sys v0.41.0
 )
 
+require github.com/coder/websocket v1.8.15 // indirect
+
 require (
 	github.com/dchest/siphash v1.2.3 // indirect
 	github.com/google/uuid v1.6.0 // indirect

@@ -1,5 +1,6 @@
 // Package config holds the error that every constructor of this module
-// returns for a bad configuration. It owns no configuration itself.
+// returns for a bad configuration, and what its configuration files have in
+// common. It owns no configuration itself.
 package config
 
 import "fmt"

@@ -96,8 +96,13 @@ type process struct {
 // fails the test if it crashed, raced or did not end in time.
 func (n *network) run(t *testing.T, name string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, output: new(tail), exited: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), build(t, name), args...) // stop ends it
+	return n.runCommand(t, name, exec.CommandContext(context.WithoutCancel(t.Context()), build(t, name), args...)) // stop ends it
+}
+
+// runCommand is run for a command that a test has made.
+func (n *network) runCommand(t *testing.T, name string, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, name: name, cmd: cmd, output: new(tail), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	if err := n.start(p.cmd); err != nil {
 		t.Fatal(err)

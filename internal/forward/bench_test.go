@@ -75,7 +75,7 @@ func BenchmarkFrame(b *testing.B) {
 	for b.Loop() {
 		i++
 		f.Client = clientAddr(i%100, i/100%10)
-		c.Frame(&f, hostAddr(0), &d)
+		c.Frame(&f, Peer{Addr: hostAddr(0)}, &d)
 	}
 	report(b)
 }

@@ -37,11 +37,19 @@ type Config struct {
 	Cluster  uint16
 	Codec    ufrag.Codec
 	Resolver ufrag.Resolver
-	// Allow lists where packets may go, and which peers may send frames.
+	// Allow lists where packets may go, and which peers may send frames. Without
+	// any, no cluster is this relay's own and Cluster means nothing.
 	Allow []netip.Prefix
+	// Clusters finds the relays of other clusters; nil if there are none.
+	Clusters Clusters
+	// AllowEdges lists which relays may send packets of their clients to be
+	// passed on; AllowClusters whose frames for own clients are believed.
+	AllowEdges, AllowClusters []netip.Prefix
 	// SkipIntegrity turns the check of MESSAGE-INTEGRITY off, for passwords
 	// that the codec cannot derive.
 	SkipIntegrity bool
+	// SkipLearning makes frames teach no flows; announcements still do.
+	SkipLearning bool
 	// Ingresses are the ids of this relay's ingresses.
 	Ingresses []uint16
 	// Shards are the flow tables of all workers; Shards[Own] is this core's.
@@ -60,6 +68,8 @@ type Core struct {
 	resolver  ufrag.Resolver
 	allow     *ufrag.AllowList
 	skip      bool
+	unlearned bool // frames teach no flows
+	tiers     tiers
 	ingresses [65536 / 64]uint64 // a bit for each id
 	shards    []*flowtable.Table
 	own       *flowtable.Table
@@ -79,10 +89,9 @@ type Core struct {
 // pinned remembers where unverified packets of a client went by SSRC, so that its
 // answers to the owner's checks, which have no SSRC, go there too.
 type pinned struct {
-	client   netip.AddrPort
-	upstream netip.AddrPort
-	route    ufrag.Route
-	at       flowtable.Tick
+	client netip.AddrPort
+	owner  flowtable.Owner
+	at     flowtable.Tick
 }
 
 const pinLife = 5_000 // milliseconds; longer than the owner's checks take
@@ -90,11 +99,14 @@ const pinLife = 5_000 // milliseconds; longer than the owner's checks take
 // New makes a Core. The configuration has been validated.
 func New(c Config) *Core {
 	k := &Core{
+		unlearned: c.SkipLearning,
+
 		cluster:  c.Cluster,
 		codec:    c.Codec,
 		resolver: c.Resolver,
 		allow:    ufrag.Allow(c.Allow, c.Resolver),
 		skip:     c.SkipIntegrity,
+		tiers:    newTiers(&c),
 		shards:   c.Shards,
 		own:      c.Shards[c.Own],
 		seed:     maphash.MakeSeed(),
@@ -159,12 +171,9 @@ type Verdict struct {
 	// Reason is None if the packet goes to Upstreams[:N].
 	Reason    Reason
 	N         int
-	Upstreams [2]netip.AddrPort
+	Upstreams [2]Hop
 	// Unverified packets belong to no flow; mark their frames.
 	Unverified bool
-	// Route is that of the flow with an unverified packet's SSRC, if there is
-	// one: its owner may have many sessions behind this IP address.
-	Route ufrag.Route
 	// Lookup packets may belong to a flow that this relay does not know: the flow
 	// store may, if MayAsk allows it. If Reason is None, they went unverified to
 	// where they most likely belong.
@@ -174,7 +183,18 @@ type Verdict struct {
 	Flow flowtable.Ref
 }
 
-func (v *Verdict) to(up netip.AddrPort) { v.Upstreams[0], v.N = up, 1 }
+// Hop is where a packet goes next.
+type Hop struct {
+	// Addr is a Host's, or that of a relay of another cluster if Remote is set.
+	Addr   netip.AddrPort
+	Remote bool
+	// Route goes into the frame if it is valid: always towards another relay, and
+	// that of the flow with an unverified packet's SSRC, if there is one, since
+	// its owner may have many sessions behind this IP address.
+	Route ufrag.Route
+}
+
+func (v *Verdict) to(h Hop) { v.Upstreams[0], v.N = h, 1 }
 
 // Client decides about a packet from a client.
 func (c *Core) Client(p *Packet, v *Verdict) {
@@ -194,9 +214,8 @@ func (c *Core) Client(p *Packet, v *Verdict) {
 		}
 	}
 	if r := c.find(p, v); r != 0 {
-		v.Flow = r
 		c.own.SetLocal(r, p.Local)
-		v.to(c.own.Upstream(r))
+		c.follow(r, p.From, v)
 		return
 	}
 	c.recover(p, class, v)
@@ -258,15 +277,15 @@ func (c *Core) check(p *Packet, v *Verdict) {
 		v.Reason = ufragReason(err)
 		return
 	}
-	up, reason := c.resolve(route)
+	hop, reason := c.resolve(route, p.From)
 	if reason != None {
 		v.Reason = reason
 		return
 	}
 	r := c.find(p, v)
 	if r == 0 {
-		r = c.create(p, route, up, local, v)
-	} else if v.Reason = c.claim(r, route, up, local, v); v.Reason != None {
+		r = c.create(p, route, hop.Addr, local, v)
+	} else if v.Reason = c.claim(r, route, hop.Addr, local, v); v.Reason != None {
 		r = 0
 	}
 	if r == 0 {
@@ -275,22 +294,37 @@ func (c *Core) check(p *Packet, v *Verdict) {
 	}
 	c.own.SetLocal(r, p.Local)
 	v.Flow = r
-	v.to(up)
+	v.to(hop)
 }
 
-// resolve finds where packets for a route may go.
-func (c *Core) resolve(route ufrag.Route) (netip.AddrPort, Reason) {
-	if route.Cluster != c.cluster {
-		return netip.AddrPort{}, OtherCluster
+// follow sends a packet to the owner of its flow.
+func (c *Core) follow(r flowtable.Ref, client netip.AddrPort, v *Verdict) {
+	v.Flow = r
+	hop := Hop{Addr: c.own.Upstream(r)}
+	if c.tiers.clusters != nil {
+		if route := c.own.Route(r); c.remote(route) {
+			// Not where the last packet went: that relay may be gone.
+			if hop, v.Reason = c.resolve(route, client); v.Reason != None {
+				return
+			}
+		}
+	}
+	v.to(hop)
+}
+
+// resolve finds where a client's packets for a route may go.
+func (c *Core) resolve(route ufrag.Route, client netip.AddrPort) (Hop, Reason) {
+	if c.remote(route) {
+		return c.pick(route, client)
 	}
 	up, ok := c.allow.Resolve(route)
 	if ok {
-		return up, None
+		return Hop{Addr: up}, None
 	}
 	if _, ok := c.resolver.Resolve(route); ok {
-		return up, UpstreamNotAllowed
+		return Hop{}, UpstreamNotAllowed
 	}
-	return up, Unresolved
+	return Hop{}, Unresolved
 }
 
 func (c *Core) create(p *Packet, route ufrag.Route, up netip.AddrPort, local []byte, v *Verdict) flowtable.Ref {
@@ -321,7 +355,7 @@ func (c *Core) claim(r flowtable.Ref, route ufrag.Route, up netip.AddrPort, loca
 		return BadIntegrity
 	}
 	switch {
-	case hadUp == up || had.SameHost(route):
+	case had.SameHost(route) || hadUp == up && !c.remote(had) && !c.remote(route):
 		// Another session of one Host, which tells them apart itself, an ICE
 		// restart, or a Host that the resolver now finds somewhere else.
 		c.own.SetRoute(r, route, up)

@@ -202,7 +202,7 @@ func TestKernelMovesAClientToAnotherWorker(t *testing.T) {
 	c := clientAddr(0, 0)
 	w.client(0, c, w.check(0, 1, false))
 	w.frame(0, 0, c, trunk.Validated, 9)
-	if v := w.client(2, c, media(9)); v.Event != EventAdopted || v.Upstreams[0] != hostAddr(0) {
+	if v := w.client(2, c, media(9)); v.Event != EventAdopted || v.Upstreams[0].Addr != hostAddr(0) {
 		t.Fatalf("%+v", v)
 	}
 	if f, shard := w.owner(c); shard != 2 || f.State != flowtable.Confirmed || f.NumSSRCs != 1 {
@@ -324,7 +324,7 @@ func TestWorkersShareNothingButTheirLocks(t *testing.T) {
 				c.Client(&Packet{Data: media(byte(n % 4)), From: from, Ingress: 1}, &v)
 				c.Client(&Packet{Data: media(byte(n % 4)), From: clientAddr(n%5, n%300), Ingress: 1}, &v)
 				f := trunk.Frame{Flags: trunk.ToClient | trunk.Validated, Ingress: 1, Client: from, NSSRC: 1, SSRCs: [4]uint32{uint32(n % 4)}}
-				c.Frame(&f, hostAddr(n%3), &d)
+				c.Frame(&f, Peer{Addr: hostAddr(n % 3)}, &d)
 				c.End()
 			}
 		})
@@ -361,7 +361,7 @@ func TestNothingAllocates(t *testing.T) {
 			c.Client(&scratch.p, &scratch.v)
 		}
 		scratch.f = trunk.Frame{Flags: trunk.ToClient | trunk.Flags(n%2)*trunk.Validated, Ingress: 1, Client: from, NSSRC: 1}
-		c.Frame(&scratch.f, hostAddr(n%2), &scratch.d)
+		c.Frame(&scratch.f, Peer{Addr: hostAddr(n % 2)}, &scratch.d)
 		c.End()
 	}
 	for range 2000 {
@@ -391,10 +391,10 @@ func TestLearnedFlowsGetTheirRouteLater(t *testing.T) {
 	}
 	var d Delivery
 	w.cores[0].Begin(w.now)
-	w.cores[0].Frame(&f, hostAddr(0), &d)
+	w.cores[0].Frame(&f, Peer{Addr: hostAddr(0)}, &d)
 	w.cores[0].End()
 	audio := []byte{0x80, 111, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7}
-	if v := w.client(0, clientAddr(0, 1), audio); !v.Unverified || v.Route != f.Route {
+	if v := w.client(0, clientAddr(0, 1), audio); !v.Unverified || v.Upstreams[0].Route != f.Route {
 		t.Errorf("a packet from the next port: %+v, want route %v", v, f.Route)
 	}
 }

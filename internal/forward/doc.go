@@ -23,6 +23,14 @@
 //     [Core.MayAsk] limits that, and [Core.Restore] takes the answer.
 //   - The rest is dropped. Nothing is ever sent back.
 //
+// # Two tiers
+//
+// A route of another cluster leads to one of that cluster's relays, which [Clusters]
+// picks for each packet. Such a flow's owner is the Host in its route, because all
+// Hosts of a cluster come by the same relays: a frame from there teaches only if it
+// has a route. [Core.FromEdge] and [Core.ToEdge] are the other side: they decide
+// about frames that are another relay's, by what is in the frame alone.
+//
 // # Contests
 //
 // A flow is unconfirmed until its owner says "validated": it has had an answer

@@ -9,7 +9,16 @@ import (
 	"github.com/usher-rtc/usher/ufrag"
 )
 
-// PeerAllowed reports whether trunk datagrams from this address are welcome.
+// Peer is the sender of a frame.
+type Peer struct {
+	Addr netip.AddrPort
+	// Remote peers are relays of other clusters, or Hosts of theirs that answer
+	// directly. Which Host a frame comes from, only the route in it tells.
+	Remote bool
+}
+
+// PeerAllowed reports whether trunk datagrams of a Host at this address are
+// welcome.
 func (c *Core) PeerAllowed(peer netip.AddrPort) bool { return c.allow.Contains(peer.Addr()) }
 
 // Delivery is the decision about a frame.
@@ -27,9 +36,12 @@ type Delivery struct {
 // Frame decides about a data frame from a peer whose datagram was authentic
 // and whose address is allowed. A frame for one of our ingresses is delivered
 // whether there is a flow or not, so replies need no state.
-func (c *Core) Frame(f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
+func (c *Core) Frame(f *trunk.Frame, peer Peer, d *Delivery) {
 	*d = Delivery{}
 	switch {
+	case peer.Remote && !c.tiers.remotes.Contains(peer.Addr.Addr()):
+		d.Reason = PeerNotAllowed
+		return
 	case f.Flags&trunk.ToClient == 0:
 		d.Reason = TrunkType
 		return
@@ -40,12 +52,12 @@ func (c *Core) Frame(f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
 		d.Reason = BadClient
 		return
 	}
-	c.teach(f, peer, d)
+	c.teach(f, peer, d, !c.unlearned)
 }
 
 // teach is what a frame tells about its flow: it keeps it alive, confirms it,
 // hands it to a claimant, or makes it known after a restart.
-func (c *Core) teach(f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
+func (c *Core) teach(f *trunk.Frame, peer Peer, d *Delivery, learn bool) {
 	k := flowtable.Key{Client: f.Client, Ingress: f.Ingress}
 	if r := c.own.Lookup(k); r != 0 {
 		c.tell(c.own, r, f, peer, d)
@@ -68,15 +80,15 @@ func (c *Core) teach(f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
 			return
 		}
 	}
-	if f.Flags&trunk.Validated != 0 {
+	if learn && teaches(f, peer) {
 		c.learn(f, peer, d)
 	}
 }
 
-func (c *Core) tell(t *flowtable.Table, r flowtable.Ref, f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
+func (c *Core) tell(t *flowtable.Table, r flowtable.Ref, f *trunk.Frame, peer Peer, d *Delivery) {
 	d.Local = t.Local(r)
-	validated := f.Flags&trunk.Validated != 0
-	if t.Upstream(r) == peer {
+	validated := teaches(f, peer)
+	if c.owns(t, r, f, peer) {
 		if !validated {
 			t.Touch(r, c.now)
 			return
@@ -85,7 +97,7 @@ func (c *Core) tell(t *flowtable.Table, r flowtable.Ref, f *trunk.Frame, peer ne
 		t.Confirm(r, c.now, f.SSRCs[:f.NSSRC])
 		if f.Flags&trunk.HasRoute != 0 && t.Route(r) == (ufrag.Route{}) {
 			// Learned from a frame without one; an unverified packet needs it.
-			t.SetRoute(r, f.Route, peer)
+			t.SetRoute(r, f.Route, peer.Addr)
 		}
 		if first {
 			d.Event = EventConfirmed
@@ -100,22 +112,55 @@ func (c *Core) tell(t *flowtable.Table, r flowtable.Ref, f *trunk.Frame, peer ne
 	if !ok || age > claimLife || !c.mayChange(t, r) {
 		return
 	}
-	if up, ok := c.allow.Resolve(route); !ok || up != peer {
+	if !c.speaksFor(route, f, peer) {
 		return
 	}
-	t.SetOwner(r, route, peer, c.now)
+	t.SetOwner(r, route, peer.Addr, c.now)
 	t.Confirm(r, c.now, f.SSRCs[:f.NSSRC])
 	d.Event = EventMoved
 	d.Flow = t.Flow(r)
 }
 
-func (c *Core) learn(f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
-	if !c.perHost.allow(maphash.Comparable(c.seed, peer), learnedPerHost, c.now) {
+// teaches reports whether a frame says that its client was validated, and by whom.
+func teaches(f *trunk.Frame, peer Peer) bool {
+	return f.Flags&trunk.Validated != 0 && (!peer.Remote || f.Flags&trunk.HasRoute != 0)
+}
+
+// owns reports whether a frame comes from the owner of a flow. One of a remote
+// peer that does not say whom it is from keeps a flow alive that leads there.
+func (c *Core) owns(t *flowtable.Table, r flowtable.Ref, f *trunk.Frame, peer Peer) bool {
+	route := t.Route(r)
+	if !peer.Remote {
+		return t.Upstream(r) == peer.Addr && !c.remote(route)
+	}
+	return c.remote(route) && (f.Flags&trunk.HasRoute == 0 || route.SameHost(f.Route))
+}
+
+// speaksFor reports whether a frame comes from the Host of a route.
+func (c *Core) speaksFor(route ufrag.Route, f *trunk.Frame, peer Peer) bool {
+	if !peer.Remote {
+		return c.hostOf(route, peer.Addr)
+	}
+	return c.remote(route) && f.Flags&trunk.HasRoute != 0 && route.SameHost(f.Route)
+}
+
+func (c *Core) learn(f *trunk.Frame, peer Peer, d *Delivery) {
+	host := maphash.Comparable(c.seed, peer.Addr)
+	if peer.Remote {
+		if !c.remote(f.Route) {
+			return
+		}
+		// Many Hosts are behind a relay.
+		route := f.Route
+		route.Session = 0
+		host = maphash.Comparable(c.seed, route)
+	}
+	if !c.perHost.allow(host, learnedPerHost, c.now) {
 		return
 	}
 	n := flowtable.Flow{
 		Key:      flowtable.Key{Client: f.Client, Ingress: f.Ingress},
-		Upstream: peer, State: flowtable.Confirmed, TCP: f.Flags&trunk.TCP != 0,
+		Upstream: peer.Addr, State: flowtable.Confirmed, TCP: f.Flags&trunk.TCP != 0,
 		SSRCs: f.SSRCs, NumSSRCs: f.NSSRC,
 		LastUpstream: c.now, Since: c.now,
 	}
@@ -130,10 +175,13 @@ func (c *Core) learn(f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
 
 // Announced decides about a flow in an announcement: it teaches like a frame
 // without a packet.
-func (c *Core) Announced(f *trunk.Frame, peer netip.AddrPort, d *Delivery) {
+func (c *Core) Announced(f *trunk.Frame, peer Peer, d *Delivery) {
 	*d = Delivery{}
+	if peer.Remote && !c.tiers.remotes.Contains(peer.Addr.Addr()) {
+		return
+	}
 	if c.serves(f.Ingress) && usable(f.Client) {
-		c.teach(f, peer, d)
+		c.teach(f, peer, d, true)
 	}
 }
 

@@ -100,7 +100,7 @@ func (w *world) frame(worker, host int, client netip.AddrPort, flags trunk.Flags
 	f.NSSRC = uint8(copy(f.SSRCs[:], ssrcs))
 	c := w.cores[worker]
 	c.Begin(w.now)
-	c.Frame(&f, hostAddr(host), &d)
+	c.Frame(&f, Peer{Addr: hostAddr(host)}, &d)
 	c.End()
 	return d
 }
@@ -129,7 +129,7 @@ func (w *world) wantTo(v Verdict, hosts ...int) {
 	for _, h := range hosts {
 		found := false
 		for _, up := range v.Upstreams[:v.N] {
-			found = found || up == hostAddr(h)
+			found = found || up.Addr == hostAddr(h) && !up.Remote
 		}
 		if !found {
 			w.tb.Fatalf("sent to %v, want host %d", v.Upstreams[:v.N], h)

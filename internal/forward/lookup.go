@@ -109,13 +109,13 @@ func (c *Core) Restore(k flowtable.Key, route ufrag.Route, local netip.Addr, v *
 	*v = Verdict{}
 	r := c.find(&Packet{From: k.Client, Ingress: k.Ingress}, v)
 	if r == 0 {
-		var up netip.AddrPort
-		if up, v.Reason = c.resolve(route); v.Reason != None {
+		var hop Hop
+		if hop, v.Reason = c.resolve(route, k.Client); v.Reason != None {
 			return
 		}
 		var ok bool
 		r, ok = c.own.Insert(&flowtable.Flow{
-			Key: k, Route: route, Upstream: up, Local: local,
+			Key: k, Route: route, Upstream: hop.Addr, Local: local,
 			State: flowtable.Unconfirmed, LastUpstream: c.now, Since: c.now,
 		})
 		if !ok {
@@ -124,6 +124,5 @@ func (c *Core) Restore(k flowtable.Key, route ufrag.Route, local netip.Addr, v *
 		}
 		v.Event = EventRestored
 	}
-	v.Flow = r
-	v.to(c.own.Upstream(r))
+	c.follow(r, k.Client, v)
 }

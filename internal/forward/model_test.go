@@ -71,7 +71,7 @@ func run(t *testing.T, data []byte) {
 			for _, up := range v.Upstreams[:v.N] {
 				ok := false
 				for k, o := range m {
-					ok = ok || k.Addr() == c.Addr() && o.confirmed && hostAddr(o.host) == up
+					ok = ok || k.Addr() == c.Addr() && o.confirmed && hostAddr(o.host) == up.Addr
 				}
 				if !ok || !v.Unverified {
 					t.Fatalf("step %d: unverified packet to %v: %+v", step, up, v)

@@ -33,8 +33,14 @@ const (
 	UfragKey
 	// UfragCheck means: the ufrag does not decrypt to a route; a guess, or other keys.
 	UfragCheck
-	// OtherCluster means: a valid ufrag for another cluster.
+	// OtherCluster means: a valid ufrag for another cluster, and no directory of
+	// clusters.
 	OtherCluster
+	// UnknownCluster means: a valid ufrag or route for a cluster that is not in the
+	// directory.
+	UnknownCluster
+	// ClusterUnhealthy means: none of the cluster's relays answers.
+	ClusterUnhealthy
 	// Unresolved means: a valid ufrag for a host that the resolver does not know.
 	Unresolved
 	// UpstreamNotAllowed means: the resolved address is outside AllowUpstream.
@@ -74,6 +80,17 @@ const (
 	// SendClient means: the ingress socket did not take the datagram.
 	SendClient
 
+	// Frames that are passed on between two tiers of relays.
+
+	// EdgeNotAllowed means: a client's packet from a relay outside AllowEdges, or a
+	// return address outside it.
+	EdgeNotAllowed
+	// NoRoute means: a client's packet from another relay, without a route.
+	NoRoute
+	// NoHops means: no hops left. Relays that send each other packets of a cluster
+	// that is neither's: their directories are wrong.
+	NoHops
+
 	// NumReasons is the number of reasons, for arrays of counters.
 	NumReasons
 )
@@ -92,6 +109,8 @@ var reasonNames = [NumReasons]string{
 	UfragKey:           "unknown ufrag key",
 	UfragCheck:         "ufrag check failed",
 	OtherCluster:       "ufrag of another cluster",
+	UnknownCluster:     "unknown cluster",
+	ClusterUnhealthy:   "no healthy relay in cluster",
 	Unresolved:         "unknown upstream host",
 	UpstreamNotAllowed: "upstream not allowed",
 	BadIntegrity:       "wrong message integrity",
@@ -108,6 +127,9 @@ var reasonNames = [NumReasons]string{
 	OtherIngress:       "frame for another ingress",
 	BadClient:          "frame for an unusable client address",
 	SendClient:         "send to client failed",
+	EdgeNotAllowed:     "edge not allowed",
+	NoRoute:            "frame without a route",
+	NoHops:             "no hops left",
 }
 
 // String returns the reason as shown in logs, statistics and metrics.

@@ -37,20 +37,18 @@ func (c *Core) recover(p *Packet, class stun.Class, v *Verdict) {
 	found := pinned{client: p.From, at: c.now}
 	ok := false
 	if hasSSRC {
-		found.upstream, found.route, ok = c.bySSRC(ip, ssrc)
+		found.owner, ok = c.bySSRC(ip, ssrc)
 	}
 	switch {
 	case ok:
 		*pin = found
-		v.to(found.upstream)
-		v.Route = found.route
+		c.guess(found.owner, p.From, v)
 		v.Lookup = false
 	case pin.client == p.From && pin.at.Age(c.now) < pinLife:
-		v.to(pin.upstream)
-		v.Route = pin.route
+		c.guess(pin.owner, p.From, v)
 		v.Lookup = false
 	default:
-		c.owners(ip, v)
+		c.owners(p.From, v)
 	}
 	if v.N == 0 {
 		return
@@ -75,35 +73,56 @@ func (c *Core) known(ip netip.Addr) bool {
 	return false
 }
 
-// bySSRC finds the owner and route of the flow with this IP address and SSRC, in
-// any shard.
-func (c *Core) bySSRC(ip netip.Addr, ssrc uint32) (up netip.AddrPort, route ufrag.Route, ok bool) {
+// guess adds an owner, by way of a relay if it is in another cluster.
+func (c *Core) guess(o flowtable.Owner, client netip.AddrPort, v *Verdict) {
+	hop := Hop{Addr: o.Upstream, Route: o.Route}
+	if c.remote(o.Route) {
+		var reason Reason
+		if hop, reason = c.resolve(o.Route, client); reason != None {
+			v.Reason = reason
+			return
+		}
+	}
+	v.Upstreams[v.N] = hop
+	v.N++
+}
+
+// bySSRC finds the owner of the flow with this IP address and SSRC, and the flow's
+// route, in any shard.
+func (c *Core) bySSRC(ip netip.Addr, ssrc uint32) (o flowtable.Owner, ok bool) {
 	for i := range c.shards {
 		s := c.enter(i, ip)
 		if s == nil {
 			continue
 		}
 		if r := s.BySSRC(ip, ssrc, c.now); r != 0 {
-			up, route, ok = s.Upstream(r), s.Route(r), true
+			o, ok = flowtable.Owner{Upstream: s.Upstream(r), Route: s.Route(r)}, true
 		}
 		c.leave(s)
 		if ok {
-			return up, route, true
+			return o, true
 		}
 	}
-	return up, route, false
+	return o, false
 }
 
 // owners puts at most two owners of confirmed flows of an IP address into v.
-func (c *Core) owners(ip netip.Addr, v *Verdict) {
-	found := v.Upstreams[:0]
+func (c *Core) owners(client netip.AddrPort, v *Verdict) {
+	var room [len(v.Upstreams)]flowtable.Owner
+	found := room[:0]
 	for i := range c.shards {
-		if s := c.enter(i, ip); s != nil {
-			found = s.Owners(ip, found)
+		if s := c.enter(i, client.Addr()); s != nil {
+			found = s.Owners(client.Addr(), found)
 			c.leave(s)
 		}
 	}
-	v.N = len(found)
+	for _, o := range found {
+		if !c.remote(o.Route) {
+			// One of the session's at random would not be the right one.
+			o.Route = ufrag.Route{}
+		}
+		c.guess(o, client, v)
+	}
 }
 
 // enter locks the i-th shard if it may have flows of an IP address, leave

@@ -59,9 +59,7 @@ type Agent struct {
 	base time.Time
 	now  stamp // the latest time seen
 
-	rand       *rand.ChaCha8
-	auth       stun.Authenticator
-	build      stun.Builder
+	rand       *rand.ChaCha8 // for tests; nil: the system's
 	tieBreaker uint64
 
 	consentInterval, consentTimeout   stamp
@@ -73,20 +71,20 @@ type Agent struct {
 
 	paths      []path // grows to MaxPaths; most sessions have one
 	current    int    // index of the current path, -1 if there is none
-	serial     uint32
-	firstTaken bool // the session has had its first path
 	selectedAt stamp
+	serial     uint32
+	state      State
+	reason     Reason
+	firstTaken bool  // the session has had its first path
+	rearm      bool  // connectBy is to be set at the next call
 	consentAt  stamp // next consent check, while the current path is proven
 
 	replay       replay
 	repeatsUntil stamp // when the allowance for answers to replays is whole again
 	acks         acks
 
-	state            State
-	reason           Reason
 	failedGeneration int
 	connectBy        stamp
-	rearm            bool // connectBy is to be set at the next call
 	lastHeard        stamp
 
 	stats Stats
@@ -99,8 +97,8 @@ func orDefault(d time.Duration, def stamp) stamp {
 	return stamp(d)
 }
 
-// New makes the agent of a session. It draws a seed from crypto/rand unless
-// one is given; that and its own memory is all it asks the system for.
+// New makes the agent of a session. Its own memory and numbers of crypto/rand,
+// unless a seed is given, are all it asks the system for.
 func New(c Config) *Agent {
 	a := &Agent{
 		tieBreaker:        c.TieBreaker,
@@ -114,13 +112,21 @@ func New(c Config) *Agent {
 	if !c.Now.IsZero() {
 		a.base = c.Now.Add(-time.Duration(epoch))
 	}
-	if c.Seed == ([32]byte{}) {
-		_, _ = crand.Read(c.Seed[:]) // documented never to fail
+	if c.Seed != ([32]byte{}) {
+		a.rand = rand.NewChaCha8(c.Seed)
 	}
-	a.rand = rand.NewChaCha8(c.Seed)
 	a.connectBy = epoch + a.connectTimeout
 	a.addGeneration(c.Credentials)
 	return a
+}
+
+// random fills b with unpredictable bytes.
+func (a *Agent) random(b []byte) {
+	if a.rand != nil {
+		_, _ = a.rand.Read(b) // documented never to fail
+		return
+	}
+	_, _ = crand.Read(b) // documented never to fail
 }
 
 // tick turns the time of a call into a stamp.

@@ -1,6 +1,7 @@
 package icelite
 
 import (
+	"math/rand/v2"
 	"net/netip"
 
 	"github.com/usher-rtc/usher/internal/stun"
@@ -66,7 +67,7 @@ func (a *Agent) startCheck(i int, via netip.AddrPort, tries uint8, t stamp, out 
 		p.previous = p.check
 	}
 	p.check = ownCheck{generation: p.generation, via: via, max: tries}
-	_, _ = a.rand.Read(p.check.id[:]) // documented never to fail
+	a.random(p.check.id[:])
 	if !a.sendTry(i, t, out) {
 		p.check = ownCheck{}
 		a.checkEnded(i, t)
@@ -94,11 +95,11 @@ func (a *Agent) sendTry(i int, t stamp, out *Output) bool {
 	if g == nil {
 		return false
 	}
-	start := a.begin(stun.BindingRequest, id, out)
-	a.build.AddUsername(g.credentials.RemoteUfrag, g.credentials.LocalUfrag)
-	a.build.AddControlled(a.tieBreaker)
-	a.build.AddPriority(priority)
-	a.finish(g.remotePassword)
+	start := out.begin(stun.BindingRequest, id)
+	out.build.AddUsername(g.credentials.RemoteUfrag, g.credentials.LocalUfrag)
+	out.build.AddControlled(a.tieBreaker)
+	out.build.AddPriority(priority)
+	out.finish(g.remotePassword)
 	via := c.via
 	if !via.IsValid() {
 		via = p.via
@@ -152,7 +153,7 @@ func (a *Agent) handleResponse(t stamp, id Path, via netip.AddrPort, m *stun.Mes
 			}
 		}
 		g := a.generation(c.generation)
-		if g == nil || !a.auth.Check(m, g.remotePassword) {
+		if g == nil || !out.auth.Check(m, g.remotePassword) {
 			a.stats.BadResponses++
 			return
 		}
@@ -231,7 +232,11 @@ func (a *Agent) prove(i int, t stamp, out *Output) {
 // consentPause is ConsentInterval times 0.8 to 1.2.
 func (a *Agent) consentPause() stamp {
 	fifth := a.consentInterval / 5
-	return a.consentInterval - fifth + stamp(a.rand.Uint64()%uint64(2*fifth+1))
+	span := uint64(2*fifth + 1)
+	if a.rand != nil {
+		return a.consentInterval - fifth + stamp(a.rand.Uint64()%span)
+	}
+	return a.consentInterval - fifth + stamp(rand.Uint64N(span))
 }
 
 // checkConsent ends the use of a current path whose consent ran out.

@@ -163,7 +163,7 @@ func (a *Agent) NoteDTLS(datagram []byte) {
 
 // addAcks puts the acknowledgements into the answer to a check that has DTLS,
 // even if there are none.
-func (a *Agent) addAcks(m *stun.Message) {
+func (a *Agent) addAcks(m *stun.Message, out *Output) {
 	if m.DTLS == nil && m.DTLSAck == nil {
 		return
 	}
@@ -171,5 +171,5 @@ func (a *Agent) addAcks(m *stun.Message) {
 	for i, s := range k.sums[:k.n] {
 		binary.BigEndian.PutUint32(k.value[4*i:], s)
 	}
-	a.build.AddRaw(stun.AttrDTLSInSTUNAck, k.value[:4*k.n])
+	out.build.AddRaw(stun.AttrDTLSInSTUNAck, k.value[:4*k.n])
 }

@@ -2,6 +2,8 @@ package icelite
 
 import (
 	"net/netip"
+
+	"github.com/usher-rtc/usher/internal/stun"
 )
 
 // Outgoing is one STUN message to send.
@@ -60,6 +62,8 @@ type Output struct {
 	ValidatedPath Path
 
 	scratch []byte
+	auth    stun.Authenticator
+	build   stun.Builder
 }
 
 // Reset empties o and keeps its buffers.

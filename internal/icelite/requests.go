@@ -25,7 +25,7 @@ func (a *Agent) handleRequest(t stamp, id Path, via netip.AddrPort, m *stun.Mess
 		a.stats.Expired++
 		return
 	}
-	if g == nil || !a.auth.Check(m, g.localPassword) {
+	if g == nil || !out.auth.Check(m, g.localPassword) {
 		a.stats.Unauthorized++
 		a.answerUnauthorized(id, via, m, size, out)
 		return
@@ -131,21 +131,21 @@ func (a *Agent) answerAgain(t stamp, i int, id Path, via netip.AddrPort, g *gene
 		a.answerSuccess(t, i, via, g, m, out)
 		return
 	}
-	start := a.begin(stun.BindingSuccess, m.TransactionID, out)
-	a.build.AddXORMappedAddress(id.Client)
-	a.addAcks(m)
-	a.finish(g.localPassword)
-	if a.repeatAllowed(len(a.build.Bytes())-start, t) {
+	start := out.begin(stun.BindingSuccess, m.TransactionID)
+	out.build.AddXORMappedAddress(id.Client)
+	a.addAcks(m, out)
+	out.finish(g.localPassword)
+	if a.repeatAllowed(len(out.build.Bytes())-start, t) {
 		a.pushStateless(id, via, size, start, out)
 	}
 }
 
 func (a *Agent) answerSuccess(t stamp, i int, via netip.AddrPort, g *generation, m *stun.Message, out *Output) {
 	p := &a.paths[i]
-	start := a.begin(stun.BindingSuccess, m.TransactionID, out)
-	a.build.AddXORMappedAddress(p.id.Client)
-	a.addAcks(m)
-	a.finish(g.localPassword)
+	start := out.begin(stun.BindingSuccess, m.TransactionID)
+	out.build.AddXORMappedAddress(p.id.Client)
+	a.addAcks(m, out)
+	out.finish(g.localPassword)
 	a.pushTo(p, via, start, t, out)
 }
 
@@ -153,20 +153,20 @@ func (a *Agent) answerSuccess(t stamp, i int, via netip.AddrPort, g *generation,
 // 9.1.3), unsigned since there is nothing to sign it with. It is shorter than
 // any request with a USERNAME and MESSAGE-INTEGRITY.
 func (a *Agent) answerUnauthorized(id Path, via netip.AddrPort, m *stun.Message, size int, out *Output) {
-	start := a.begin(stun.BindingError, m.TransactionID, out)
-	a.build.AddErrorCode(401, "")
-	a.build.AddFingerprint()
+	start := out.begin(stun.BindingError, m.TransactionID)
+	out.build.AddErrorCode(401, "")
+	out.build.AddFingerprint()
 	a.pushStateless(id, via, size, start, out)
 }
 
 // answerError refuses an authenticated request. It makes no path, so it is no
 // longer than the request either.
 func (a *Agent) answerError(id Path, via netip.AddrPort, g *generation, m *stun.Message, code, size int, out *Output) {
-	start := a.begin(stun.BindingError, m.TransactionID, out)
-	a.build.AddErrorCode(code, "")
+	start := out.begin(stun.BindingError, m.TransactionID)
+	out.build.AddErrorCode(code, "")
 	if code == 420 {
-		a.build.AddUnknownAttributes(m.UnknownRequired())
+		out.build.AddUnknownAttributes(m.UnknownRequired())
 	}
-	a.finish(g.localPassword)
+	out.finish(g.localPassword)
 	a.pushStateless(id, via, size, start, out)
 }

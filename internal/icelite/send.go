@@ -7,20 +7,20 @@ import (
 )
 
 // begin starts a message behind what out holds, and returns where.
-func (a *Agent) begin(typ stun.Type, id stun.TransactionID, out *Output) (start int) {
-	a.build.Reset(out.scratch, typ, id)
-	return len(out.scratch)
+func (o *Output) begin(typ stun.Type, id stun.TransactionID) (start int) {
+	o.build.Reset(o.scratch, typ, id)
+	return len(o.scratch)
 }
 
 // finish signs the message.
-func (a *Agent) finish(password []byte) {
-	a.build.AddIntegrity(&a.auth, password)
-	a.build.AddFingerprint()
+func (o *Output) finish(password []byte) {
+	o.build.AddIntegrity(&o.auth, password)
+	o.build.AddFingerprint()
 }
 
 // pushTo sends the message to a path, within its limit.
 func (a *Agent) pushTo(p *path, via netip.AddrPort, start int, t stamp, out *Output) bool {
-	buf := a.build.Bytes()
+	buf := out.build.Bytes()
 	proven := a.proven(p, t)
 	size := len(buf) - start
 	if size <= 0 || size > p.room(t, proven) {
@@ -36,7 +36,7 @@ func (a *Agent) pushTo(p *path, via netip.AddrPort, start int, t stamp, out *Out
 // pushStateless sends the message as an answer to a request of size bytes from
 // which nothing follows for any path: never more than came in.
 func (a *Agent) pushStateless(id Path, via netip.AddrPort, size, start int, out *Output) {
-	buf := a.build.Bytes()
+	buf := out.build.Bytes()
 	if n := len(buf) - start; n <= 0 || n > size {
 		a.stats.Limited++
 		return

@@ -5,11 +5,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"flag"
+	"net/netip"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/usher-rtc/usher/ufrag"
 )
 
 var update = flag.Bool("update", false, "write testdata/vectors.json anew")
@@ -121,6 +124,14 @@ func makeVectors(t *testing.T) vectors {
 	goodbye := Goodbye{To: 0xfedcba9876543210, Token: 9, Reason: ReasonDraining}
 	d, ok = goodbye.Append(nil, &h, keys)
 	control("goodbye", d, ok, "to epoch fedcba9876543210, token 9, reason draining")
+	question := Announce{To: 0xfedcba9876543210, Token: 10, Flows: []Frame{
+		{Route: ufrag.Route{Kind: ufrag.KindDirectory}, Return: netip.MustParseAddrPort("10.1.2.3:4000")},
+		{Route: ufrag.Route{Kind: ufrag.KindDirectory}, Return: netip.MustParseAddrPort("10.1.2.3:4000"), Ingress: 3},
+	}}
+	d, _, ok = question.Append(nil, &h, keys, 0)
+	control("announce, question", d, ok, "to epoch fedcba9876543210, token 10",
+		"return address 10.1.2.3:4000, no client, route to directory host 0 of cluster 0, session 0",
+		"the same, ingress 3")
 
 	refuse := func(name string, want Problem, d []byte) {
 		if _, _, p := open(t, keys, d); p != want {

@@ -357,6 +357,20 @@ func (c *mmsgConn) watch(epfd, index int) error {
 	return nil
 }
 
+// mute stops and restarts the events that watch asked for.
+func (c *mmsgConn) mute(index int, on bool) {
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	if c.fd < 0 || c.epfd < 0 {
+		return
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(index)}
+	if on {
+		ev.Events = 0
+	}
+	_ = unix.EpollCtl(c.epfd, unix.EPOLL_CTL_MOD, c.fd, &ev) // it was added
+}
+
 // unwatch runs with rmu held.
 func (c *mmsgConn) unwatch() {
 	if c.fd >= 0 && c.epfd >= 0 {

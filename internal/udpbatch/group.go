@@ -17,12 +17,13 @@ type GroupConfig struct {
 	// 64 to 65535, default 2048. A larger datagram, or a GRO run, is received
 	// whole into a side area, at the price of a copy of SlotSize bytes.
 	SlotSize int
-	// Pause is how long the loop waits before it reads, once a datagram has woken
-	// it and unless it comes from a full batch: whatever arrives meanwhile is
-	// read, handled and written together. It trades delay for system calls;
-	// 0, the default, takes what is there, and 10 ms is the most. The portable
-	// path reads one datagram a call, has nothing to gain, and does not pause.
-	Pause time.Duration
+	// Interval is the least time between two reads of a busy loop: what arrives
+	// meanwhile is read, handled and written together. A datagram that comes
+	// alone, later than Interval after the last, is read at once, and a full batch
+	// is followed by the next. It trades delay under load for system calls; 0, the
+	// default, takes what is there, and 10 ms is the most. The portable path reads
+	// one datagram a call, has nothing to gain, and ignores it.
+	Interval time.Duration
 	// Shared makes the loop an ordinary goroutine that waits in Go's network
 	// poller, instead of a locked thread that waits in the kernel. It is for
 	// handlers that wake goroutines: those would wait for a processor until the
@@ -37,7 +38,7 @@ const (
 	maxBatch     = 1024 // UIO_MAXIOV, the most that recvmmsg takes
 	defaultSlot  = 2048 // a full Ethernet frame, and room to spare
 	minSlot      = 64
-	maxPause     = 10 * time.Millisecond // more is not batching but an outage
+	maxInterval  = 10 * time.Millisecond // more is not batching but an outage
 )
 
 func (cfg *GroupConfig) setDefaults() error {
@@ -50,8 +51,8 @@ func (cfg *GroupConfig) setDefaults() error {
 	if cfg.Batch < 1 || cfg.Batch > maxBatch {
 		return config.Errorf("Batch", "must be 1 to %d, is %d", maxBatch, cfg.Batch)
 	}
-	if cfg.Pause < 0 || cfg.Pause > maxPause {
-		return config.Errorf("Pause", "must be 0 to %v, is %v", maxPause, cfg.Pause)
+	if cfg.Interval < 0 || cfg.Interval > maxInterval {
+		return config.Errorf("Interval", "must be 0 to %v, is %v", maxInterval, cfg.Interval)
 	}
 	if cfg.SlotSize < minSlot || cfg.SlotSize > MaxDatagram {
 		return config.Errorf("SlotSize", "must be %d to %d, is %d", minSlot, MaxDatagram, cfg.SlotSize)
@@ -142,17 +143,26 @@ func (g *Group) Serve(h Handler) error {
 // and does nothing after Stop or Close.
 func (g *Group) Wake() { g.srv.wake() }
 
-// Stop ends Serve and waits for it. The Conns stay open with what is in their queues, and may
-// go into another Group. Do not call it from a handler.
-func (g *Group) Stop() {
+// End makes Serve return and does not wait for it. It may be called from a
+// handler; the batched path reads nothing after that has returned. Stop or Close
+// still has to follow.
+func (g *Group) End() {
 	g.mu.Lock()
 	first := !g.stopped
 	g.stopped = true
-	serving := g.serving
 	g.mu.Unlock()
 	if first {
 		g.srv.stop()
 	}
+}
+
+// Stop ends Serve and waits for it. The Conns stay open with what is in their queues, and may
+// go into another Group. Do not call it from a handler.
+func (g *Group) Stop() {
+	g.End()
+	g.mu.Lock()
+	serving := g.serving
+	g.mu.Unlock()
 	if serving {
 		<-g.done
 	}

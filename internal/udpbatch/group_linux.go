@@ -31,8 +31,11 @@ type epollServer struct {
 	// coarse says that the kernel has no epoll_pwait2.
 	coarse bool
 	events []unix.EpollEvent
-	pause  unix.Timespec
 	shared *sharedWait // nil: the thread is ours
+
+	interval time.Duration
+	lastRead time.Time
+	polling  bool // the loop is busy: it reads at intervals and waits for no event
 
 	stopping atomic.Bool
 	// woken is set from a wake until the loop has seen it, so that many wakes cost one
@@ -48,11 +51,11 @@ const wakeIndex = -1 // stands for the eventfd among the events
 
 func newEpollServer(conns []*Conn, cfg GroupConfig) (_ *epollServer, err error) {
 	s := &epollServer{
-		in:      newReceiver(cfg.Batch, cfg.SlotSize),
-		events:  make([]unix.EpollEvent, len(conns)+1),
-		pause:   unix.NsecToTimespec(int64(cfg.Pause)),
-		epfd:    -1,
-		eventfd: -1,
+		in:       newReceiver(cfg.Batch, cfg.SlotSize),
+		events:   make([]unix.EpollEvent, len(conns)+1),
+		interval: cfg.Interval,
+		epfd:     -1,
+		eventfd:  -1,
 	}
 	defer func() {
 		if err != nil {
@@ -86,10 +89,7 @@ func newEpollServer(conns []*Conn, cfg GroupConfig) (_ *epollServer, err error) 
 }
 
 func (s *epollServer) serve(h Handler) {
-	wait := s.wait
-	if s.shared != nil {
-		wait = s.shared.wait
-	} else {
+	if s.shared == nil {
 		// A thread that changes hands costs a wake-up of the scheduler for each wait.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -97,10 +97,7 @@ func (s *epollServer) serve(h Handler) {
 	fails := 0 // rounds in which sockets reported nothing but errors
 	full := false
 	for !s.stopping.Load() {
-		n := wait(h.Idle(time.Now()))
-		if n > 0 && !full {
-			s.gather()
-		}
+		n := s.ready(h.Idle(time.Now()), full)
 		received, failed := false, false
 		full = false
 		for _, ev := range s.events[:n] {
@@ -119,6 +116,9 @@ func (s *epollServer) serve(h Handler) {
 			}
 			failed = failed || errno != 0
 		}
+		if s.interval > 0 {
+			s.setPolling(received)
+		}
 		switch {
 		case received || !failed:
 			fails = 0
@@ -130,10 +130,69 @@ func (s *epollServer) serve(h Handler) {
 	}
 }
 
-// gather pauses, as GroupConfig asks for, while more datagrams arrive.
-func (s *epollServer) gather() {
-	left := s.pause
-	for left != (unix.Timespec{}) && unix.Nanosleep(&left, &left) == unix.EINTR {
+// ready returns how many events there are to look at: after at most d (<= 0:
+// for ever) those that the kernel reports, or, while the loop polls, all sockets
+// at the end of the interval. full says that the last read has left something.
+func (s *epollServer) ready(d time.Duration, full bool) int {
+	if !s.polling {
+		if s.shared != nil {
+			return s.shared.wait(d)
+		}
+		return s.wait(d)
+	}
+	if rest := s.interval - time.Since(s.lastRead); rest > 0 && !full {
+		if d > 0 {
+			rest = min(rest, d)
+		}
+		s.rest(rest)
+	}
+	s.lastRead = time.Now()
+	for i := range s.conns {
+		s.events[i].Fd = int32(i)
+	}
+	n := len(s.conns)
+	if s.woken.Load() {
+		s.events[n].Fd = wakeIndex
+		n++
+	}
+	return n
+}
+
+// rest sleeps in the way of the loop: where it waits for packets, too.
+func (s *epollServer) rest(d time.Duration) {
+	if s.shared != nil {
+		time.Sleep(d)
+		return
+	}
+	left := unix.NsecToTimespec(int64(d))
+	for unix.Nanosleep(&left, &left) == unix.EINTR {
+	}
+}
+
+// setPolling decides after each round how to wait for the next. Two rounds with
+// packets within an interval make a loop busy; one without ends it.
+func (s *epollServer) setPolling(received bool) {
+	if s.polling {
+		if received {
+			return
+		}
+		s.polling = false
+	} else {
+		if !received {
+			return
+		}
+		now := time.Now()
+		s.polling = now.Sub(s.lastRead) < s.interval
+		s.lastRead = now
+		if !s.polling {
+			return
+		}
+	}
+	if s.shared != nil {
+		// Go's poller would be woken by every packet, whether or not we wait.
+		for i, c := range s.conns {
+			c.mute(i, s.polling)
+		}
 	}
 }
 

@@ -333,8 +333,8 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 			{"conns", []*Conn{c, c}, GroupConfig{}},
 			{"Batch", []*Conn{c}, GroupConfig{Batch: -1}},
 			{"Batch", []*Conn{c}, GroupConfig{Batch: 1025}},
-			{"Pause", []*Conn{c}, GroupConfig{Pause: -1}},
-			{"Pause", []*Conn{c}, GroupConfig{Pause: maxPause + 1}},
+			{"Interval", []*Conn{c}, GroupConfig{Interval: -1}},
+			{"Interval", []*Conn{c}, GroupConfig{Interval: maxInterval + 1}},
 			{"SlotSize", []*Conn{c}, GroupConfig{SlotSize: 63}},
 			{"SlotSize", []*Conn{c}, GroupConfig{SlotSize: MaxDatagram + 1}},
 		} {

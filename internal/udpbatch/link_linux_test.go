@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -106,12 +107,13 @@ func TestOffloadThereAndBack(t *testing.T) {
 		h := &batchSizes{collector: newCollector()}
 		serve(t, h, GroupConfig{Batch: 8}, in)
 		whole := pattern(30*1200 + 77)
-		ms := []Message{
-			{Buffers: [][]byte{whole[:5000], whole[5000:]}, To: in.LocalAddr(), Segment: 1200, TOS: 0xb9},
-			message(in.LocalAddr(), []byte("after")),
+		var ms []Message
+		for _, b := range slices.Collect(slices.Chunk(whole, 1200)) {
+			ms = append(ms, Message{Buffers: [][]byte{b[:7], b[7:]}, To: in.LocalAddr(), TOS: 0xb9})
 		}
+		ms = append(ms, message(in.LocalAddr(), []byte("after")))
 		writes := out.Stats().Writes
-		if out.WriteBatch(ms) != 2 {
+		if out.WriteBatch(ms) != len(ms) {
 			t.Fatal(ms[0].Err)
 		}
 		for rest := whole; len(rest) > 0; {
@@ -148,9 +150,9 @@ func (h *batchSizes) HandleBatch(conn int, pkts []Packet) {
 	h.collector.HandleBatch(conn, pkts)
 }
 
-func TestSegmentsWithOffload(t *testing.T) {
+func TestRunsWithOffload(t *testing.T) {
 	c, _ := linuxConn(t, SocketConfig{Addr: netip.MustParseAddrPort("127.0.0.1:0"), GSO: true})
-	checkSegments(t, c)
+	checkRuns(t, c)
 	if s := c.Stats(); s.GSO != OffloadOn || s.GSORefused != 0 {
 		t.Errorf("GSO %s, refused %d", s.GSO, s.GSORefused)
 	}

@@ -103,39 +103,14 @@ func (p *portableConn) read(b []byte) (int, netip.AddrPort, error) {
 func (p *portableConn) writeBatch(ms []Message) (sent int) {
 	p.wmu.Lock()
 	defer p.wmu.Unlock()
-	datagrams := 0
 	for i := range ms {
 		m := &ms[i]
-		var k int
-		k, m.Err = p.write(m)
-		datagrams += k
-		if m.Err == nil {
+		if m.Err = p.write(p.gather(m.Buffers), m.To); m.Err == nil {
 			sent++
 		}
 	}
-	p.n.sent.Add(uint64(datagrams))
+	p.n.sent.Add(uint64(sent))
 	return sent
-}
-
-// write sends one message, cut into segments if it asks for them, and returns
-// how many datagrams went and the first error.
-func (p *portableConn) write(m *Message) (datagrams int, first error) {
-	b := p.gather(m.Buffers)
-	for {
-		seg := b
-		if m.Segment > 0 && len(b) > m.Segment {
-			seg = b[:m.Segment]
-		}
-		b = b[len(seg):]
-		if err := p.writeOne(seg, m.To); err == nil {
-			datagrams++
-		} else if first == nil {
-			first = err
-		}
-		if len(b) == 0 {
-			return datagrams, first
-		}
-	}
 }
 
 func (p *portableConn) gather(bufs [][]byte) []byte {
@@ -149,7 +124,7 @@ func (p *portableConn) gather(bufs [][]byte) []byte {
 	return p.scratch
 }
 
-func (p *portableConn) writeOne(b []byte, to netip.AddrPort) error {
+func (p *portableConn) write(b []byte, to netip.AddrPort) error {
 	if p.closed.Load() {
 		p.n.writeErrs.add(classClosed)
 		return net.ErrClosed

@@ -17,10 +17,13 @@ const (
 	// maxSegmented keeps a segmented message below the 65,535 bytes of an IP
 	// packet, whatever its header.
 	maxSegmented = 65000
-	// maxRefused is how many messages in a row the kernel may refuse to
-	// segment with EINVAL before GSO is off for good. EINVAL can be about one
+	// maxRefused is how many runs in a row the kernel may refuse to segment
+	// with EINVAL before GSO is off for good. EINVAL can be about one
 	// path, when a segment is larger than its MTU; EIO is about the device.
 	maxRefused = 16
+	// maxJoined is the longest datagram that is put into a run: it fits into an
+	// Ethernet frame by IPv6, and longer ones may be what a path refuses to segment.
+	maxJoined = 1452
 	// writeWait is the longest wait in milliseconds for room in the send buffer, once
 	// for each WriteBatch.
 	writeWait = 1
@@ -28,15 +31,10 @@ const (
 	maxInterrupted = 8
 )
 
-// cursor is a place in the messages of a WriteBatch: the datagram that starts
-// at byte off of buffer buf.
-type cursor struct{ msg, buf, off int }
-
-// entry is a datagram, or a run for the kernel to cut, that is ready to go.
+// entry is what one header of a sendmmsg sends: a message, or a run of them.
 type entry struct {
-	at       cursor
-	segments int // datagrams the kernel will make of it
-	tos      bool
+	first, count int // messages
+	tos          bool
 }
 
 // writer is the scratch memory of WriteBatch.
@@ -54,11 +52,11 @@ type writer struct {
 	// Progress of the current WriteBatch.
 	waited      bool
 	interrupted int
-	retried     cursor // the datagram that was sent again after an error of an earlier one
-	plain       int    // the message not to be segmented by the kernel, or -1
-	unmarked    int    // the message to go without TOS, or -1
+	retried     int // the message that was sent again after an error of an earlier one
+	single      int // messages before this one go one by one
+	unmarked    int // the message to go without TOS, or -1
 
-	refused int // messages in a row that were refused with EINVAL by GSO
+	refused int // runs in a row that were refused with EINVAL
 }
 
 func (w *writer) init(family int) {
@@ -82,8 +80,8 @@ func (c *mmsgConn) writeBatch(ms []Message) (sent int) {
 	}
 	w := &c.out
 	w.waited, w.interrupted = false, 0
-	w.retried, w.plain, w.unmarked = cursor{msg: -1}, -1, -1
-	for at := (cursor{}); at.msg < len(ms); {
+	w.retried, w.single, w.unmarked = -1, 0, -1
+	for at := 0; at < len(ms); {
 		var n int
 		n, at = c.fill(ms, at)
 		if n > 0 {
@@ -106,108 +104,100 @@ func (c *mmsgConn) fail(m *Message, errno unix.Errno) {
 	c.n.writeErrs.add(classOf(errno))
 }
 
-// fill prepares entries from a place on and returns how many and the place behind them.
-func (c *mmsgConn) fill(ms []Message, at cursor) (n int, _ cursor) {
+// fill prepares entries from a message on and returns how many and the message
+// behind them.
+func (c *mmsgConn) fill(ms []Message, at int) (n, _ int) {
 	w := &c.out
 	iovs := 0
-	for n < writeChunk && at.msg < len(ms) {
-		m := &ms[at.msg]
-		next := cursor{msg: at.msg + 1}
+	for n < writeChunk && at < len(ms) {
+		m := &ms[at]
 		if c.fd < 0 {
 			m.Err = net.ErrClosed
 			c.n.writeErrs.add(classClosed)
-			at = next
+			at++
 			continue
 		}
 		if _, errno := putSockaddr(&w.names[n], c.family, m.To); errno != 0 {
 			c.fail(m, errno)
-			at = next
+			at++
 			continue
 		}
-		segments, limit := c.plan(m, at.msg)
-		used, after, fits := gather(w.iovs[iovs:], m.Buffers, at, limit)
+		used, size, fits := gather(w.iovs[iovs:], m.Buffers)
 		if !fits {
 			if iovs > 0 {
 				return n, at // in the next chunk
 			}
 			c.fail(m, unix.EMSGSIZE)
-			at = next
+			at++
 			continue
 		}
-		e := entry{at: at, segments: segments}
+		e := entry{first: at, count: 1}
+		if at >= w.single {
+			used += c.join(ms, &e, w.iovs[iovs+used:], size)
+		}
 		h := &w.hdrs[n].hdr
 		h.Iov = nil
 		if used > 0 {
 			h.Iov = &w.iovs[iovs]
 		}
 		h.SetIovlen(used)
-		if errno := c.putControl(h, &w.ctrls[n], m, &e); errno != 0 {
+		if errno := c.putControl(h, &w.ctrls[n], m, &e, size); errno != 0 {
 			c.fail(m, errno)
-			at = next
+			at++
 			continue
 		}
 		w.entries[n] = e
 		iovs += used
+		at += e.count
 		n++
-		at = after
 	}
 	return n, at
 }
 
-// plan says how a message goes: as segments cut by the kernel, or as
-// datagrams of at most limit bytes (0: no limit) cut here.
-func (c *mmsgConn) plan(m *Message, index int) (segments, limit int) {
-	if m.Segment <= 0 {
-		return 1, 0
-	}
-	total := 0
-	for _, b := range m.Buffers {
-		total += len(b)
-	}
-	segments = (total + m.Segment - 1) / m.Segment
-	if segments <= 1 {
-		return 1, 0
-	}
-	if Offload(c.gso.Load()) != OffloadOn || index == c.out.plain || segments > maxSegments || total > maxSegmented {
-		return 1, m.Segment
-	}
-	return segments, 0
-}
-
-// gather sets iovecs for the datagram that starts at a place, up to limit
-// bytes (0: the rest of the message), and returns how many and the place
-// behind it. It reports false if there are not enough iovecs.
-func gather(iovs []unix.Iovec, bufs [][]byte, at cursor, limit int) (used int, after cursor, fits bool) {
-	size := 0
-	for at.buf < len(bufs) {
-		b := bufs[at.buf][at.off:]
-		if limit > 0 && size == limit {
-			if len(b) > 0 {
-				return used, at, true
-			}
-		} else if len(b) > 0 {
-			if limit > 0 && len(b) > limit-size {
-				b = b[:limit-size]
-			}
-			if used == len(iovs) {
-				return 0, at, false
-			}
-			iovs[used].Base = &b[0]
-			iovs[used].SetLen(len(b))
-			used++
-			size += len(b)
-			at.off += len(b)
-			if at.off < len(bufs[at.buf]) {
-				return used, at, true
-			}
+// gather sets iovecs for a message and returns how many and its size. It
+// reports false if there are not enough.
+func gather(iovs []unix.Iovec, bufs [][]byte) (used, size int, fits bool) {
+	for _, b := range bufs {
+		if len(b) == 0 {
+			continue
 		}
-		at.buf, at.off = at.buf+1, 0
+		if used == len(iovs) {
+			return 0, 0, false
+		}
+		iovs[used].Base = &b[0]
+		iovs[used].SetLen(len(b))
+		used++
+		size += len(b)
 	}
-	return used, cursor{msg: at.msg + 1}, true
+	return used, size, true
 }
 
-// putControl writes the control messages that an entry needs.
-func (c *mmsgConn) putControl(h *unix.Msghdr, buf *ctrlBuf, m *Message, e *entry) unix.Errno {
+// join adds to an entry of one message those that follow to the same place and
+// are of the same size, the last one shorter if need be: the kernel takes the
+// run at once and cuts it. It returns how many more iovecs are used.
+func (c *mmsgConn) join(ms []Message, e *entry, iovs []unix.Iovec, size int) (used int) {
+	if size == 0 || size > maxJoined || Offload(c.gso.Load()) != OffloadOn {
+		return 0
+	}
+	m := &ms[e.first]
+	total, whole := size, true
+	for _, o := range ms[e.first+1:] {
+		if !whole || e.count == maxSegments || o.To != m.To || o.TOS != m.TOS || o.Local != m.Local {
+			break
+		}
+		more, n, fits := gather(iovs[used:], o.Buffers)
+		if !fits || n == 0 || n > size || total+n > maxSegmented {
+			break
+		}
+		used, total, whole = used+more, total+n, n == size
+		e.count++
+	}
+	return used
+}
+
+// putControl writes the control messages that an entry needs. size is that of
+// its first message.
+func (c *mmsgConn) putControl(h *unix.Msghdr, buf *ctrlBuf, m *Message, e *entry, size int) unix.Errno {
 	cw := controlWriter{b: buf.bytes()}
 	v4 := c.family == unix.AF_INET || m.To.Addr().Is4() || m.To.Addr().Is4In6()
 	if c.wildcard && m.Local.IsValid() {
@@ -217,12 +207,12 @@ func (c *mmsgConn) putControl(h *unix.Msghdr, buf *ctrlBuf, m *Message, e *entry
 		}
 		cw.addLocal(local)
 	}
-	if m.TOS != 0 && c.out.unmarked != e.at.msg {
+	if m.TOS != 0 && c.out.unmarked != e.first {
 		cw.addTOS(m.TOS, v4)
 		e.tos = true
 	}
-	if e.segments > 1 {
-		cw.addSegment(uint16(m.Segment))
+	if e.count > 1 {
+		cw.addSegment(uint16(size))
 	}
 	h.Control = nil
 	if cw.n > 0 {
@@ -232,12 +222,12 @@ func (c *mmsgConn) putControl(h *unix.Msghdr, buf *ctrlBuf, m *Message, e *entry
 	return 0
 }
 
-// flush sends n entries and returns the place to go on from: after, unless a
-// message has to be prepared in another way.
+// flush sends n entries and returns the message to go on from: after, unless
+// one has to be prepared in another way.
 //
 // Each turn sends something, gives an entry up, or uses one of the bounded
 // retries, so it ends.
-func (c *mmsgConn) flush(ms []Message, n int, after cursor) cursor {
+func (c *mmsgConn) flush(ms []Message, n, after int) int {
 	w := &c.out
 	for k := 0; k < n; {
 		r, errno := w.send(c.fd, w.hdrs[k:n])
@@ -251,7 +241,6 @@ func (c *mmsgConn) flush(ms []Message, n int, after cursor) cursor {
 			errno = unix.EAGAIN // nothing sent and no error: no kernel does that
 		}
 		e := &w.entries[k]
-		m := &ms[e.at.msg]
 		switch errno {
 		case unix.EINTR:
 			if w.interrupted++; w.interrupted <= maxInterrupted {
@@ -262,34 +251,36 @@ func (c *mmsgConn) flush(ms []Message, n int, after cursor) cursor {
 				continue
 			}
 			// The buffer is full and stays full: all the rest is lost.
-			for i := e.at.msg; i < len(ms); i++ {
+			for i := e.first; i < len(ms); i++ {
 				if ms[i].Err == nil {
 					c.fail(&ms[i], errno)
 				}
 			}
-			return cursor{msg: len(ms)}
+			return len(ms)
 		case unix.ENOBUFS:
 			if c.waitWritable() {
 				continue
 			}
 		case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.EPROTO, unix.ENOPROTOOPT:
-			if w.retried != e.at {
+			if w.retried != e.first {
 				// Reporting an ICMP error cleared it.
-				w.retried = e.at
+				w.retried = e.first
 				continue
 			}
 		case unix.EIO, unix.EINVAL, unix.EMSGSIZE:
-			if e.segments > 1 {
-				c.refuseSegments(errno)
-				w.plain = e.at.msg
-				return e.at
+			if e.count > 1 {
+				c.refuseRun(errno)
+				w.single = e.first + e.count
+				return e.first
 			}
 			if e.tos && errno == unix.EINVAL {
-				w.unmarked = e.at.msg
-				return e.at
+				w.unmarked = e.first
+				return e.first
 			}
 		}
-		c.fail(m, errno)
+		for i := range e.count {
+			c.fail(&ms[e.first+i], errno)
+		}
 		k++
 	}
 	return after
@@ -299,8 +290,8 @@ func (c *mmsgConn) flush(ms []Message, n int, after cursor) cursor {
 func (c *mmsgConn) sent(es []entry) {
 	total := 0
 	for i := range es {
-		total += es[i].segments
-		if es[i].at.msg == c.out.unmarked {
+		total += es[i].count
+		if es[i].first == c.out.unmarked {
 			c.n.tosRefused.Add(1)
 		}
 	}
@@ -310,7 +301,7 @@ func (c *mmsgConn) sent(es []entry) {
 	c.n.sent.Add(uint64(total))
 }
 
-func (c *mmsgConn) refuseSegments(errno unix.Errno) {
+func (c *mmsgConn) refuseRun(errno unix.Errno) {
 	c.n.gsoRefused.Add(1)
 	c.out.refused++
 	if errno == unix.EIO || c.out.refused >= maxRefused {

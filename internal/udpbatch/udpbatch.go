@@ -44,9 +44,6 @@ type Message struct {
 	// TOS is the IPv4 TOS byte or the IPv6 traffic class. 0 leaves the socket's
 	// own value. It is ignored on the portable path.
 	TOS uint8
-	// Segment, if not 0, cuts the gathered bytes into datagrams of this size,
-	// the last one shorter: by the kernel if the Conn has GSO, by WriteBatch otherwise.
-	Segment int
 	// Err is set by WriteBatch: nil if the message was handed to the kernel. On
 	// the batched path it is a [syscall.Errno] or [net.ErrClosed].
 	Err error
@@ -80,8 +77,9 @@ type SocketConfig struct {
 	// ReadBuffer and WriteBuffer are the sizes in bytes to ask the kernel for.
 	// 0 leaves the system's default. See Stats for what was granted.
 	ReadBuffer, WriteBuffer int
-	// GSO lets the kernel cut messages with a Segment (Linux 4.18). It switches
-	// itself off where a device or a driver refuses; see Stats.GSO.
+	// GSO gives messages of one size to one place, if they follow one another, to
+	// the kernel as one that it cuts (Linux 4.18). It switches itself off where a
+	// device or a driver refuses; see Stats.GSO.
 	GSO bool
 	// GRO lets the kernel hand over runs of equal-sized datagrams of one sender
 	// at once (Linux 5.0). Handlers see no difference.
@@ -117,7 +115,7 @@ func (o Offload) String() string {
 type Stats struct {
 	// Received and ReceivedBytes count datagrams and payload bytes read.
 	Received, ReceivedBytes uint64
-	// Sent counts datagrams the kernel accepted, each segment of a Message on its own.
+	// Sent counts datagrams the kernel accepted.
 	Sent uint64
 	// Reads and Writes count the system calls that moved them.
 	Reads, Writes uint64
@@ -128,8 +126,8 @@ type Stats struct {
 	Truncated uint64
 	// BadSource counts datagrams of the portable path whose sender has no IP address.
 	BadSource uint64
-	// ReadErrors and WriteErrors count errors by class. A failed write is a message, or a
-	// segment of one, that was not sent; a failed read is usually an ICMP error of an earlier write.
+	// ReadErrors and WriteErrors count errors by class. A failed write is a message
+	// that was not sent; a failed read is usually an ICMP error of an earlier write.
 	ReadErrors, WriteErrors ErrorCounts
 	// AskedReadBuffer and AskedWriteBuffer repeat the configuration. Granted…
 	// is what the kernel gave, in the same unit: Linux charges twice that for
@@ -139,8 +137,8 @@ type Stats struct {
 	AskedWriteBuffer, GrantedWriteBuffer int
 	// GSO and GRO are the states of segmentation offload.
 	GSO, GRO Offload
-	// GSORefused counts messages that the kernel refused to segment and that
-	// were sent as single datagrams instead.
+	// GSORefused counts runs of messages that the kernel refused to segment and
+	// that were sent one by one instead.
 	GSORefused uint64
 	// TOSRefused counts messages that went without their TOS byte because the
 	// kernel refused the control message.

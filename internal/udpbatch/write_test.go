@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -98,69 +99,54 @@ func TestWriteBatchLongerThanAChunk(t *testing.T) {
 	})
 }
 
-func TestSegmentsWithoutOffload(t *testing.T) {
+func TestRunsWithoutOffload(t *testing.T) {
 	eachPath(t, func(t *testing.T, p path) {
-		checkSegments(t, p.open(t, "127.0.0.1:0"))
+		checkRuns(t, p.open(t, "127.0.0.1:0"))
 	})
 }
 
-// checkSegments sends messages to be cut, in buffers that end at other places.
-func checkSegments(t *testing.T, c *Conn) {
+// runs are sizes of messages to one place, which the kernel may take together.
+var runs = [][]int{
+	{100, 100, 100},
+	{100, 100, 99, 100},
+	{100, 0, 100},
+	{100, 101, 100, 1},
+	{0, 0, 7},
+	{1200, 1200, 1200, 600, 1200, 1200},
+	{1452, 1452, 1453, 1453, 1452},
+	slices.Repeat([]int{1}, 70),    // more than the kernel would cut
+	slices.Repeat([]int{1400}, 60), // more than fits one IP packet
+	slices.Repeat([]int{1452}, 150),
+	{40_000, 40_000},
+}
+
+// checkRuns sends runs, in buffers that end anywhere, between two other messages.
+func checkRuns(t *testing.T, c *Conn) {
 	t.Helper()
-	u := client(t, "127.0.0.1:0")
-	for _, tc := range []struct {
-		segment int
-		buffers []int
-	}{
-		{100, []int{1000}},
-		{100, []int{1001}},
-		{100, []int{999}},
-		{100, []int{50, 100, 150, 7}},
-		{100, []int{100, 0, 100, 0}},
-		{100, []int{100, 100, 0}},
-		{100, []int{99}},
-		{100, []int{0}},
-		{1200, []int{1200, 1200, 1200, 600}},
-		{1, []int{70}},                // more than the kernel would cut
-		{1400, []int{40_000, 40_000}}, // more than fits one IP packet
-		{70_000, []int{100}},
-	} {
-		var bufs [][]byte
-		total := 0
-		for _, n := range tc.buffers {
-			total += n
+	u, other := client(t, "127.0.0.1:0"), client(t, "127.0.0.1:0")
+	for i, sizes := range runs {
+		ms := []Message{message(addrOf(other), []byte("before"))}
+		for j, n := range sizes {
+			b := pattern(n + j)[j:]
+			ms = append(ms, message(addrOf(u), b[:n/3], b[n/3:n/2], b[n/2:]))
 		}
-		whole := pattern(total)
-		rest := whole
-		for _, n := range tc.buffers {
-			bufs = append(bufs, rest[:n])
-			rest = rest[n:]
-		}
-		ms := []Message{
-			message(addrOf(u), []byte("before")),
-			{Buffers: bufs, To: addrOf(u), Segment: tc.segment},
-			message(addrOf(u), []byte("after")),
-		}
+		ms = append(ms, message(addrOf(other), []byte("after")))
 		before := c.Stats().Sent
-		if sent := c.WriteBatch(ms); sent != 3 {
-			t.Fatalf("%v: sent %d: %v", tc, sent, ms[1].Err)
+		if sent := c.WriteBatch(ms); sent != len(ms) {
+			t.Fatalf("run %d: sent %d of %d: %v", i, sent, len(ms), ms[1].Err)
 		}
-		var want [][]byte
-		for b := whole; ; {
-			n := min(tc.segment, len(b))
-			want = append(want, b[:n])
-			if b = b[n:]; len(b) == 0 {
-				break
+		for j, n := range sizes {
+			if got, _ := receive(t, u); !bytes.Equal(got, pattern(n + j)[j:]) {
+				t.Fatalf("run %d: message %d came with %d bytes, want %d", i, j, len(got), n)
 			}
 		}
-		want = append(append([][]byte{[]byte("before")}, want...), []byte("after"))
-		for i := range want {
-			if got, _ := receive(t, u); !bytes.Equal(got, want[i]) {
-				t.Fatalf("%v: datagram %d has %d bytes, want %d", tc, i, len(got), len(want[i]))
+		for _, want := range []string{"before", "after"} {
+			if got, _ := receive(t, other); string(got) != want {
+				t.Fatalf("run %d: %q, want %q", i, got, want)
 			}
 		}
-		if n := c.Stats().Sent - before; n != uint64(len(want)) {
-			t.Errorf("%v: %d datagrams counted, want %d", tc, n, len(want))
+		if n := c.Stats().Sent - before; n != uint64(len(ms)) {
+			t.Errorf("run %d: %d datagrams counted, want %d", i, n, len(ms))
 		}
 	}
 }

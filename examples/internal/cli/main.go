@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/usher-rtc/usher/examples/internal/metrics"
 	"github.com/usher-rtc/usher/relay"
 	"github.com/usher-rtc/usher/ufrag"
 )
@@ -96,7 +97,17 @@ type Server struct {
 
 // Listen binds an HTTP server.
 func Listen(addr string, handler http.Handler) (*Server, error) {
-	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", addr)
+	return listen(new(net.ListenConfig), addr, handler)
+}
+
+// ListenBeside is Listen for a program that takes over from one that runs: both
+// serve the address until the other one ends. It needs Linux, and one user.
+func ListenBeside(addr string, handler http.Handler) (*Server, error) {
+	return listen(&net.ListenConfig{Control: shareAddress}, addr, handler)
+}
+
+func listen(config *net.ListenConfig, addr string, handler http.Handler) (*Server, error) {
+	listener, err := config.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -119,10 +130,12 @@ func (s *Server) Close() {
 	<-s.done
 }
 
-// RelayPages serves the relay's own pages and its counters at GET /debug/stats.
+// RelayPages serves the relay's own pages, and its counters at GET /debug/stats and,
+// for Prometheus, GET /metrics.
 func RelayPages(server *relay.Server) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", server.Handler())
+	mux.Handle("GET /metrics", metrics.Handler(metrics.Relay(server.Stats)))
 	mux.HandleFunc("GET /debug/stats", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(server.Stats())

@@ -56,6 +56,31 @@ func (a *AddrPort) Set(text string) error {
 	return err
 }
 
+// AddrPorts is a flag of addresses with ports, separated by commas or given
+// several times.
+type AddrPorts []netip.AddrPort
+
+// String implements flag.Value.
+func (a *AddrPorts) String() string {
+	var texts []string
+	for _, addr := range *a {
+		texts = append(texts, addr.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// Set implements flag.Value.
+func (a *AddrPorts) Set(text string) error {
+	for part := range strings.SplitSeq(text, ",") {
+		addr, err := netip.ParseAddrPort(part)
+		if err != nil {
+			return fmt.Errorf("%q is not an IP address and a port", part)
+		}
+		*a = append(*a, addr)
+	}
+	return nil
+}
+
 func parseAddrPort(text string) (netip.AddrPort, error) {
 	full := text
 	if strings.HasPrefix(text, ":") {

@@ -70,6 +70,23 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
+func TestAddrPorts(t *testing.T) {
+	var a AddrPorts
+	for _, text := range []string{"10.0.0.5:9000,10.0.0.6:9000", "[2001:db8::1]:9000"} {
+		if err := a.Set(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := a.String(); got != "10.0.0.5:9000,10.0.0.6:9000,[2001:db8::1]:9000" {
+		t.Errorf("got %s", got)
+	}
+	for _, text := range []string{"", "10.0.0.5", ":9000", "host.example:9000", "10.0.0.5:9000,"} {
+		if err := new(AddrPorts).Set(text); err == nil {
+			t.Errorf("%q was accepted", text)
+		}
+	}
+}
+
 func TestAdvertise(t *testing.T) {
 	listen := netip.MustParseAddrPort("10.0.0.5:3478")
 	for _, tt := range []struct{ flag, want string }{

@@ -24,6 +24,8 @@ var static embed.FS
 // Site is the HTTP side of a process with at least one transceiver.
 type Site struct {
 	Codec ufrag.Codec
+	// TrustedProxies may name the client of a request in X-Forwarded-For.
+	TrustedProxies []netip.Prefix
 
 	owners []owner
 	next   atomic.Uint64
@@ -54,7 +56,7 @@ type Call struct {
 // Add gives the site another transceiver, before Handler is called. The site
 // closes it.
 func (s *Site) Add(name string, host *transceiver.Host) error {
-	signalling, err := transceiver.NewHandler(host, transceiver.SignallingConfig{})
+	signalling, err := transceiver.NewHandler(host, transceiver.SignallingConfig{TrustedProxies: s.TrustedProxies})
 	if err != nil {
 		return err
 	}

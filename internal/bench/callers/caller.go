@@ -5,7 +5,9 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +53,7 @@ type Caller struct {
 	sent   uint16
 	ssrc   uint32
 
+	onAudio  func(seq uint16)
 	mute     bool // nobody answers with audio
 	begin    time.Time
 	received atomic.Uint64
@@ -69,13 +72,22 @@ type Times struct {
 
 var ssrcs atomic.Uint32
 
+// Options say how a Caller differs from the others.
+type Options struct {
+	// Addr is the IPv4 address of the caller's socket; zero means 127.0.0.1.
+	Addr netip.Addr
+	// OnAudio is called for each audio packet that arrives, with the sequence
+	// number in its header, and must not block. nil means they are only counted.
+	OnAudio func(seq uint16)
+}
+
 // New makes a caller. Close it.
-func (e *Engine) New() (*Caller, error) {
-	s, err := newSocket()
+func (e *Engine) New(o Options) (*Caller, error) {
+	s, err := newSocket(o.Addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &Caller{socket: s, ssrc: ssrcs.Add(1), done: make(chan struct{})}
+	c := &Caller{socket: s, onAudio: o.OnAudio, ssrc: ssrcs.Add(1), done: make(chan struct{})}
 	if err := c.init(e); err != nil {
 		c.Close()
 		return nil, err
@@ -112,8 +124,12 @@ func (c *Caller) init(e *Engine) (err error) {
 	})
 	c.pc.OnTrack(func(in *webrtc.TrackRemote, _ *webrtc.RTPReceiver) {
 		for buf := make([]byte, 1500); ; {
-			if _, _, err := in.Read(buf); err != nil {
+			n, _, err := in.Read(buf)
+			if err != nil {
 				return
+			}
+			if c.onAudio != nil && n >= 4 {
+				c.onAudio(binary.BigEndian.Uint16(buf[2:]))
 			}
 			if c.received.Add(1) == 1 {
 				c.mark(func(t *Times) *time.Duration { return &t.Audio })
@@ -180,6 +196,14 @@ func (c *Caller) Wait(ctx context.Context, warm bool) (Times, error) {
 		}
 	}
 }
+
+// Rebind gives the caller a new socket at an address, as a client behind a NAT
+// that forgot it, or in a new network, would have. What is sent to the old one is
+// lost. Pion does not notice.
+func (c *Caller) Rebind(addr netip.Addr) error { return c.socket.rebind(addr) }
+
+// Sent returns the sequence number of the last audio packet that was sent.
+func (c *Caller) Sent() uint16 { return c.sent }
 
 // Send sends one audio packet. Not for several goroutines at once.
 func (c *Caller) Send() error {

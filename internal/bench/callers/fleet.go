@@ -35,7 +35,7 @@ func NewFleet(server string, mute bool) (*Fleet, error) {
 func (f *Fleet) Call(ctx context.Context) (c *Caller, id string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, setupLimit)
 	defer cancel()
-	if c, err = f.engine.New(); err != nil {
+	if c, err = f.engine.New(Options{}); err != nil {
 		return nil, "", err
 	}
 	c.mute = f.Mute

@@ -15,7 +15,7 @@ import (
 // halfOpen makes a session that gets no further than an offer or, with check
 // set, an authenticated check.
 func (f *Fleet) halfOpen(ctx context.Context, check bool) error {
-	c, err := f.engine.New()
+	c, err := f.engine.New(Options{})
 	if err != nil {
 		return err
 	}

@@ -187,7 +187,7 @@ func (pionClient) name() string { return "pion" }
 func (pionClient) close()       {}
 
 func (p pionClient) call(ctx context.Context, s *site, at place) (t times, err error) {
-	c, err := p.engine.New()
+	c, err := p.engine.New(callers.Options{})
 	if err != nil {
 		return t, err
 	}

@@ -36,7 +36,8 @@ func NewKey() (string, error) {
 	return hex.EncodeToString(key.Secret[:]), err
 }
 
-func keyring() (*ufrag.Keyring, error) {
+// Keyring returns the keys that KeyEnv holds.
+func Keyring() (*ufrag.Keyring, error) {
 	key := ufrag.Key{ID: keyID}
 	if n, err := hex.Decode(key.Secret[:], []byte(os.Getenv(KeyEnv))); err != nil || n != len(key.Secret) {
 		return nil, errors.New("no key in the environment")
@@ -54,7 +55,7 @@ type relayServer struct {
 
 // serveRelay runs usher's relay. Its second line is the ingress address.
 func serveRelay() error {
-	keys, err := keyring()
+	keys, err := Keyring()
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ const maxSessions = 200_000
 
 // serveUsher runs usher's Host until it is told to end.
 func serveUsher(cfg UsherConfig, app App) error {
-	keys, err := keyring()
+	keys, err := Keyring()
 	if err != nil {
 		return err
 	}

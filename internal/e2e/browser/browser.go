@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -273,22 +272,4 @@ func (p *Page) Log(ctx context.Context) []string {
 // Close closes the tab, as a user would.
 func (p *Page) Close(ctx context.Context) error {
 	return p.b.call(ctx, "close", map[string]any{"page": p.id}, nil)
-}
-
-// write puts the driver's files into dir.
-func writeDriver(dir string) error {
-	entries, err := driverFiles.ReadDir(".")
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		content, err := driverFiles.ReadFile(e.Name())
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(dir+"/"+e.Name(), content, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }

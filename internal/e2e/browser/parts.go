@@ -2,14 +2,12 @@ package browser
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
+
+	"github.com/usher-rtc/usher/internal/e2e/npm"
 )
 
 type parts struct {
@@ -46,52 +44,7 @@ func find(ctx context.Context, kind Kind) (parts, error) {
 		return p, fmt.Errorf("no node: install Node.js 18 or later (Debian: apt-get install nodejs npm)")
 	}
 	p.node = node
-	p.driver, err = installDriver(ctx)
+	dir, err := npm.Install(ctx, driverFiles)
+	p.driver = filepath.Join(dir, "driver.mjs")
 	return p, err
-}
-
-var install struct {
-	sync.Mutex
-	driver string
-}
-
-// installDriver returns the path of the driver with its packages beside it.
-// They live in a directory named after the lock file, so a new list of packages
-// is a new directory and nothing is written into the source tree.
-func installDriver(ctx context.Context) (string, error) {
-	install.Lock()
-	defer install.Unlock()
-	if install.driver != "" {
-		return install.driver, nil
-	}
-	lock, err := driverFiles.ReadFile("package-lock.json")
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(lock)
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cache, "usher-e2e", hex.EncodeToString(sum[:8]))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	if err := writeDriver(dir); err != nil {
-		return "", err
-	}
-	// npm writes this file last, so a run that was cut short is repeated.
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err != nil {
-		npm, err := exec.LookPath("npm")
-		if err != nil {
-			return "", fmt.Errorf("no npm: install it (Debian: apt-get install npm)")
-		}
-		cmd := exec.CommandContext(ctx, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("npm ci in %s: %w\n%s", dir, err, out)
-		}
-	}
-	install.driver = filepath.Join(dir, "driver.mjs")
-	return install.driver, nil
 }

@@ -195,8 +195,8 @@ func TestTrace(t *testing.T) {
 	if got := l.Find(netip.AddrPort{}, Up, time.Time{}, Request); len(got) != 2 {
 		t.Errorf("of all clients: %+v", got)
 	}
-	ping(t, second, []byte{0x80, 111, 0, 1, 0, 0, 0, 0, 0, 0, 1, 2}, 2*time.Second)
-	if got := l.Find(netip.AddrPort{}, Down, middle, RTP); len(got) != 1 || got[0].SSRC != 0x102 {
+	ping(t, second, []byte{0x80, 111, 3, 4, 0, 0, 0, 0, 0, 0, 1, 2}, 2*time.Second)
+	if got := l.Find(netip.AddrPort{}, Down, middle, RTP); len(got) != 1 || got[0].SSRC != 0x102 || got[0].Seq != 0x304 {
 		t.Errorf("audio: %+v", got)
 	}
 	if got := l.Find(addr, Down, middle, Request, Other); len(got) != 1 || got[0].Kind != Other || got[0].Size != 5 {

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -16,6 +17,7 @@ type Packet struct {
 	Size      int
 	Kind      Kind
 	SSRC      uint32 // of RTP and RTCP
+	Seq       uint16 // of RTP
 	// Data is the packet itself, of STUN requests only.
 	Data []byte
 }
@@ -66,6 +68,9 @@ func (l *Link) recordLocked(d Direction, p parcel) {
 		line.Data = p.data
 	}
 	line.SSRC, _ = stun.SSRC(p.data)
+	if line.Kind == RTP && len(p.data) >= 4 {
+		line.Seq = binary.BigEndian.Uint16(p.data[2:])
+	}
 	l.trace = append(l.trace, line)
 }
 

@@ -2,17 +2,15 @@ package native
 
 import (
 	"context"
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
+
+	"github.com/usher-rtc/usher/internal/e2e/npm"
 )
 
 //go:embed client.mjs package.json package-lock.json
@@ -71,57 +69,11 @@ func Check(ctx context.Context) error {
 	return err
 }
 
-var install struct {
-	sync.Mutex
-	script string
-}
-
 // find returns the paths of Node.js and of the script with its packages beside it.
-// They live in a directory named after the lock file, so a new list of packages
-// is a new directory and nothing is written into the source tree.
 func find(ctx context.Context) (node, script string, err error) {
-	install.Lock()
-	defer install.Unlock()
 	if node, err = exec.LookPath("node"); err != nil {
 		return "", "", errors.New("no node: install Node.js 20 or later (Debian: apt-get install nodejs npm)")
 	}
-	if install.script != "" {
-		return node, install.script, nil
-	}
-	lock, err := files.ReadFile("package-lock.json")
-	if err != nil {
-		return "", "", err
-	}
-	sum := sha256.Sum256(lock)
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", "", err
-	}
-	dir := filepath.Join(cache, "usher-e2e", hex.EncodeToString(sum[:8]))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", "", err
-	}
-	for _, name := range []string{"client.mjs", "package.json", "package-lock.json"} {
-		content, err := files.ReadFile(name)
-		if err != nil {
-			return "", "", err
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
-			return "", "", err
-		}
-	}
-	// npm writes this file last, so a run that was cut short is repeated.
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err != nil {
-		npm, err := exec.LookPath("npm")
-		if err != nil {
-			return "", "", errors.New("no npm: install it (Debian: apt-get install npm)")
-		}
-		cmd := exec.CommandContext(ctx, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", "", fmt.Errorf("npm ci in %s: %w\n%s", dir, err, out)
-		}
-	}
-	install.script = filepath.Join(dir, "client.mjs")
-	return node, install.script, nil
+	dir, err := npm.Install(ctx, files)
+	return node, filepath.Join(dir, "client.mjs"), err
 }

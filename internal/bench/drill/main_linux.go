@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/usher-rtc/usher/internal/e2e/browser"
+)
+
+// options are the flags.
+type options struct {
+	quick    bool
+	sessions int
+	browsers bool
+	drills   string
+	list     bool
+}
+
+const (
+	manySessions  = 200
+	quickSessions = 60
+	// offSessions is the size of a fleet with a mechanism off: enough for a
+	// percentile, and they only have to show that a bound does not hold.
+	offSessions = 24
+)
+
+func parseFlags() (o options, pattern *regexp.Regexp, err error) {
+	flag.BoolVar(&o.quick, "quick", false, fmt.Sprintf("%d calls instead of %d, for machines that do other things too", quickSessions, manySessions))
+	flag.IntVar(&o.sessions, "sessions", 0, "`number` of Pion calls; 0 is what -quick says")
+	flag.BoolVar(&o.browsers, "browsers", true, "a call of Chromium's and of Firefox' too")
+	flag.StringVar(&o.drills, "drills", "", "`pattern` that the names of the drills to run match")
+	flag.BoolVar(&o.list, "list", false, "print the names of the drills and end")
+	flag.Parse()
+	if o.sessions == 0 {
+		o.sessions = manySessions
+		if o.quick {
+			o.sessions = quickSessions
+		}
+	}
+	if o.sessions < 6 || o.sessions > 700 {
+		return o, nil, fmt.Errorf("-sessions: want 6 to 700, got %d", o.sessions)
+	}
+	if flag.NArg() > 0 {
+		return o, nil, fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	if pattern, err = regexp.Compile(o.drills); err != nil {
+		return o, nil, fmt.Errorf("-drills: %w", err)
+	}
+	return o, pattern, nil
+}
+
+func main() {
+	// The processes that this thread starts end with it.
+	runtime.LockOSThread()
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "drill:", err)
+		os.Exit(1)
+	}
+}
+
+// priority is that of the drills (setpriority(2)): a normal program has 0, and
+// what is more urgent less.
+const priority = -10
+
+// insideEnv tells the process that it is in the namespace.
+const insideEnv = "USHER_DRILL_INSIDE"
+
+func run() error {
+	o, pattern, err := parseFlags()
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, s := range stages {
+			for _, d := range s.drills {
+				fmt.Println(d.name)
+			}
+		}
+		return nil
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	if os.Getenv(insideEnv) == "" {
+		return enter(ctx)
+	}
+	// Firefox looks for a default route before it uses any interface.
+	for _, args := range [][]string{
+		{"link", "set", "lo", "up"}, {"route", "add", "default", "dev", "lo", "src", "127.0.0.1"},
+	} {
+		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %q: %w: %s", args, err, out)
+		}
+	}
+	r := &runner{options: o, pattern: pattern, browsers: make(map[browser.Kind]running)}
+	if r.dir, err = os.MkdirTemp("", "usher-drill-"); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(r.dir) }()
+	defer r.closeBrowsers()
+	if r.programs, err = r.build(ctx, "programs"); err != nil {
+		return err
+	}
+	return r.runAll(ctx)
+}
+
+// enter runs the command again, inside a network namespace of its own.
+func enter(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root: it makes a network namespace")
+	}
+	for program, pkg := range map[string]string{"ip": "iproute2", "nft": "nftables"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("no %s: install it (Debian: apt-get install %s)", program, pkg)
+		}
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, os.Args[1:]...) // it is told to end below
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM, Setpgid: true}
+	// The bounds are milliseconds, so what else the machine does has to wait. The
+	// processes inherit it from this thread. Where it is not allowed, they compete.
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, priority)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("in a network namespace: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	return cmd.Wait()
+}
+
+// runner runs the stages.
+type runner struct {
+	options
+	pattern  *regexp.Regexp
+	dir      string
+	programs *programs
+	browsers map[browser.Kind]running
+	failed   []string
+	done     int
+}
+
+// programs are the paths of what is drilled.
+type programs struct {
+	relayd, transceiverd string
+}
+
+// stage is a kind of fleet and the drills that it goes through one after the
+// other. Each drill leaves the fleet as it was, so that any of them may be left out.
+type stage struct {
+	name string
+	plan func(*runner) plan
+	// programs are built for the stage; nil means the ordinary ones.
+	programs func(context.Context, *runner) (*programs, error)
+	drills   []drill
+}
+
+// drill is one event and its judgement.
+type drill struct {
+	name string
+	run  func(context.Context, *fleet) error
+}
+
+const (
+	// What hangs ends.
+	setupLimit = 2 * time.Minute
+	drillLimit = 90 * time.Second
+)
+
+// runAll runs the drills that were asked for and says what failed.
+func (r *runner) runAll(ctx context.Context) error {
+	begin := time.Now()
+	for _, s := range stages {
+		var wanted []drill
+		for _, d := range s.drills {
+			if r.pattern.MatchString(d.name) {
+				wanted = append(wanted, d)
+			}
+		}
+		if len(wanted) == 0 {
+			continue
+		}
+		if err := r.runStage(ctx, s, wanted); err != nil {
+			r.fail(s.name, err.Error())
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	r.progress("%v for %d drills", time.Since(begin).Round(time.Second), r.done)
+	switch {
+	case len(r.failed) > 0:
+		return fmt.Errorf("failed: %s", strings.Join(r.failed, ", "))
+	case r.done == 0:
+		return errors.New("-drills matches no drill; -list shows them")
+	}
+	return nil
+}
+
+func (r *runner) fail(name, problem string) {
+	r.progress("FAIL %s: %s", name, problem)
+	if !slices.Contains(r.failed, name) {
+		r.failed = append(r.failed, name)
+	}
+}
+
+func (r *runner) runStage(ctx context.Context, s stage, wanted []drill) (err error) {
+	pl := s.plan(r)
+	if s.programs != nil {
+		r.progress("%s: building its programs", s.name)
+		if pl.programs, err = s.programs(ctx, r); err != nil {
+			return err
+		}
+	}
+	setup, cancel := context.WithTimeout(ctx, setupLimit)
+	defer cancel()
+	begin := time.Now()
+	f, err := r.newFleet(setup, pl)
+	if err != nil {
+		return fmt.Errorf("the fleet did not start: %w", err)
+	}
+	r.progress("%s: %d calls after %v", s.name, len(f.callers)+len(f.talkers), time.Since(begin).Round(100*time.Millisecond))
+	defer func() { err = errors.Join(err, f.close()) }()
+	for _, d := range wanted {
+		limited, cancel := context.WithTimeout(ctx, drillLimit)
+		f.drill = d.name
+		failed := len(r.failed)
+		err := d.run(limited, f)
+		cancel()
+		if err != nil {
+			r.fail(d.name, err.Error())
+		}
+		if len(r.failed) > failed {
+			r.explain(f)
+		}
+		r.done++
+		if err != nil {
+			return errors.New("the rest of the stage was left out")
+		}
+	}
+	return nil
+}
+
+// progress says on standard error what is going on.
+func (r *runner) progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+func (r *runner) closeBrowsers() {
+	for _, b := range r.browsers {
+		b.Close()
+	}
+}
+
+// explain shows what processes have said, after a failure.
+func (r *runner) explain(f *fleet) {
+	for _, p := range f.all {
+		r.progress("%s said:%s", p.name, p.output())
+	}
+}
+
+// build compiles the example programs.
+func (r *runner) build(ctx context.Context, name string, flags ...string) (*programs, error) {
+	dir := filepath.Join(r.dir, name)
+	args := append([]string{"build", "-o", dir + "/"}, flags...)
+	args = append(args, "github.com/usher-rtc/usher/examples/relayd", "github.com/usher-rtc/usher/examples/transceiverd")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return &programs{filepath.Join(dir, "relayd"), filepath.Join(dir, "transceiverd")}, nil
+}

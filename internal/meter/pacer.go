@@ -1,0 +1,89 @@
+package meter
+
+import (
+	"sync"
+	"time"
+)
+
+// Interval is the time between two audio packets of a call.
+const Interval = 20 * time.Millisecond
+
+const (
+	// phases spread the calls over the interval, as those of independent
+	// clients are; one of them is due each millisecond.
+	phases = int(Interval / time.Millisecond)
+	// behind is the most phases that are made up for after a pause of the whole
+	// machine; a burst of more would lose packets that no relay has lost.
+	behind = 4 * phases
+)
+
+// Pacer calls the senders of many calls, each once an Interval, from one
+// goroutine: a timer for each call would cost more than the calls. Make it with
+// NewPacer and Close it.
+type Pacer struct {
+	stop chan struct{}
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	senders [phases]map[*sender]struct{}
+	next    int
+}
+
+type sender struct{ send func() }
+
+// NewPacer starts one.
+func NewPacer() *Pacer {
+	p := &Pacer{stop: make(chan struct{})}
+	for i := range p.senders {
+		p.senders[i] = make(map[*sender]struct{})
+	}
+	p.done.Go(p.run)
+	return p
+}
+
+// Add calls send once an Interval until the returned function is called or the
+// Pacer is closed. send must not block, nor call the Pacer. After remove has
+// returned it is not called again.
+func (p *Pacer) Add(send func()) (remove func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	phase := p.senders[p.next%phases]
+	p.next++
+	s := &sender{send}
+	phase[s] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(phase, s)
+	}
+}
+
+// Close ends the Pacer and waits for its goroutine.
+func (p *Pacer) Close() {
+	close(p.stop)
+	p.done.Wait()
+}
+
+func (p *Pacer) run() {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for begin, done := time.Now(), 0; ; {
+		select {
+		case <-tick.C:
+		case <-p.stop:
+			return
+		}
+		due := int(time.Since(begin) / time.Millisecond)
+		for done = max(done, due-behind); done < due; done++ {
+			p.turn(done % phases)
+		}
+	}
+}
+
+func (p *Pacer) turn(phase int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.senders[phase] {
+		s.send()
+	}
+}

@@ -1,0 +1,193 @@
+package bridge_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/pion/webrtc/v4"
+
+	"github.com/usher-rtc/usher/transceiver"
+	"github.com/usher-rtc/usher/transceiver/bridge"
+	"github.com/usher-rtc/usher/ufrag"
+)
+
+// A complete voice agent as a service of its own: it listens, notices the end of
+// a turn, says back what it heard, and stops at once when it is interrupted.
+func Example_agent() {
+	agent := func(ctx context.Context, call *bridge.Call) error {
+		page := call.Events()     // the client's data channel
+		var turn [][]byte         // what the user has said
+		var silence time.Duration // since then
+		for frame, err := range call.Frames(ctx) {
+			switch {
+			case err != nil:
+				return err // the call is over
+			case frame.HasLevel && frame.Level < 50: // louder than -50 dBov: speech
+				if len(turn) == 0 { // it may be a barge-in
+					cut, err := call.Interrupt(ctx)
+					if err != nil {
+						return err
+					}
+					page.SendJSON(ctx, map[string]any{"type": "listening", "cut_off": cut.Dropped.String()})
+				}
+				silence = 0
+				turn = append(turn[max(0, len(turn)-1000):], bytes.Clone(frame.Payload))
+			case len(turn) > 0:
+				if silence += frame.Duration; silence < 600*time.Millisecond {
+					continue
+				}
+				page.SendJSON(ctx, map[string]any{"type": "answering", "frames": len(turn)})
+				for _, packet := range turn { // at once: the transceiver paces it
+					if err := call.Write(ctx, packet); err != nil {
+						return err
+					}
+				}
+				turn = nil
+			}
+		}
+		return nil
+	}
+	log.Fatal(http.ListenAndServe("127.0.0.1:9000", bridge.Handler(agent)))
+}
+
+// exampleHost makes a Host for the examples. A real one has the relays' keys
+// from a file and their addresses in AllowRelays.
+func exampleHost(onSession func(*transceiver.Session) error) *transceiver.Host {
+	key, err := ufrag.GenerateKey('a')
+	if err != nil {
+		panic(err)
+	}
+	keys, err := ufrag.NewKeyring('a', key)
+	if err != nil {
+		panic(err)
+	}
+	host, err := transceiver.NewHost(transceiver.Config{
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Codec: ufrag.NewCodec(keys), TrunkKeys: keys,
+		AllowRelays: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		Ingresses:   []transceiver.Ingress{{ID: 1, Advertise: netip.MustParseAddrPort("203.0.113.10:3478")}},
+		OnSession:   onSession,
+	})
+	if err != nil {
+		panic(err)
+	}
+	return host
+}
+
+// voiceOffer is the offer of a page with a microphone.
+func voiceOffer() string {
+	pc, err := webrtc.NewPeerConnection(webrtc.Configuration{})
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = pc.Close() }()
+	if _, err := pc.AddTransceiverFromKind(webrtc.RTPCodecTypeAudio); err != nil {
+		panic(err)
+	}
+	offer, err := pc.CreateOffer(nil)
+	if err != nil {
+		panic(err)
+	}
+	return offer.SDP
+}
+
+// Every session of a Host gets a service, and the page hears when the service
+// is away.
+func ExampleAttach() {
+	host := exampleHost(func(s *transceiver.Session) error {
+		b, err := bridge.Attach(s, bridge.Config{
+			Target: bridge.Target{
+				URL:    "wss://agents.internal:9000",
+				Header: http.Header{"Authorization": {"Bearer secret"}},
+			},
+			OnState: func(b *bridge.Bridge, c bridge.Change) {
+				if c.State == bridge.StateReconnecting {
+					_ = b.Events().SendJSON(s.Context(), map[string]any{"type": "service", "state": c.State})
+				}
+			},
+		})
+		if err == nil {
+			fmt.Println(b.State(), "for the client to connect")
+		}
+		return err
+	})
+	defer func() { _ = host.Close() }()
+	if _, _, err := host.Accept(context.Background(), voiceOffer(), transceiver.AcceptOptions{}); err != nil {
+		panic(err)
+	}
+	// Output: waiting for the client to connect
+}
+
+// What goes over the wire: a service that echoes audio, and a transceiver by
+// hand.
+func ExampleHandler() {
+	service := httptest.NewServer(bridge.Handler(func(ctx context.Context, call *bridge.Call) error {
+		for frame, err := range call.Frames(ctx) {
+			if err != nil {
+				return err
+			}
+			if err := call.Write(ctx, frame.Payload); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	defer service.Close()
+
+	ctx := context.Background()
+	conn, _, err := websocket.Dial(ctx, service.URL, &websocket.DialOptions{Subprotocols: []string{bridge.Subprotocol}})
+	if err != nil {
+		panic(err)
+	}
+	say := func(kind websocket.MessageType, message []byte) {
+		if err := conn.Write(ctx, kind, message); err != nil {
+			panic(err)
+		}
+	}
+	hear := func() []byte {
+		_, message, err := conn.Read(ctx)
+		if err != nil {
+			panic(err)
+		}
+		return message
+	}
+	say(websocket.MessageText, []byte(`{"type":"start","token":"…","session":"…","connection":1,"codecs":["opus"],"window_ms":30000}`))
+	fmt.Printf("%s\n", hear())
+	h := bridge.Header{Kind: bridge.KindAudio, Duration: 20 * time.Millisecond, Time: 3 * time.Second}
+	say(websocket.MessageBinary, append(h.Append(nil), 0x78, 1, 2, 3))
+	payload, ok := h.Parse(hear())
+	fmt.Printf("%x %v\n", payload, ok)
+	say(websocket.MessageText, []byte(`{"type":"end","reason":"client closed"}`))
+	_, _, err = conn.Read(ctx)
+	fmt.Println(websocket.CloseStatus(err))
+	// Output:
+	// {"type":"ready","codec":"opus"}
+	// 78010203 true
+	// StatusNormalClosure
+}
+
+func ExampleHeader() {
+	h := bridge.Header{
+		Kind: bridge.KindAudio, Flags: bridge.FlagLevel | bridge.FlagVoice, Level: 38,
+		Duration: 20 * time.Millisecond, Lost: 2, Time: 61240 * time.Millisecond,
+	}
+	fmt.Printf("% x\n", h.Append(nil))
+	// Output: 01 03 26 28 00 00 00 02 00 00 00 00 03 a6 73 40
+}
+
+func ExampleNewHandler() {
+	_, err := bridge.NewHandler(bridge.HandlerConfig{
+		Serve: func(context.Context, *bridge.Call) error { return nil },
+		Codec: "pcm16/8000",
+	})
+	var bad *bridge.ConfigError
+	fmt.Println(errors.As(err, &bad), err)
+	// Output: true Codec: "pcm16/8000" is none of opus, pcm16/16000, pcm16/24000
+}
