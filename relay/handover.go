@@ -249,10 +249,9 @@ func (h *handover) handOver(conn *net.UnixConn, l *line, stop func() bool) {
 	for _, w := range s.workers {
 		w.group.Wake()
 	}
-	limit := handoverLimit + time.Duration(s.flows())*handoverPerFlow
-	h.wait(conn, limit)
-	sum, err := h.snapshot(p, l, limit)
+	sum, err := h.snapshot(p, l)
 	if err == nil {
+		h.wait(conn, handoverLimit)
 		err = l.expect(msgReady, nil)
 	}
 	if err == nil && !stop() {
@@ -283,9 +282,9 @@ func (h *handover) handOver(conn *net.UnixConn, l *line, stop func() bool) {
 }
 
 // snapshot waits until the workers have stopped and sends all that they know.
-func (h *handover) snapshot(p *pause, l *line, limit time.Duration) (totals, error) {
+func (h *handover) snapshot(p *pause, l *line) (totals, error) {
 	s := h.srv
-	timer := time.NewTimer(limit)
+	timer := time.NewTimer(handoverLimit)
 	defer timer.Stop()
 	for range s.workers {
 		select {
@@ -296,12 +295,13 @@ func (h *handover) snapshot(p *pause, l *line, limit time.Duration) (totals, err
 			return totals{}, h.closing.Err()
 		}
 	}
-	out := &snapshotWriter{line: l}
+	out := &snapshotWriter{line: l, step: func() { h.wait(l.conn, handoverLimit) }}
 	for _, w := range s.workers {
 		w.writeSnapshot(out)
 	}
 	if out.err != nil {
 		return totals{}, out.err
 	}
+	out.step()
 	return out.sum, l.sendJSON(msgEnd, out.sum)
 }

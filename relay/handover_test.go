@@ -282,9 +282,13 @@ func flowMap(s *Server) map[flowtable.Key]flowtable.Flow {
 }
 
 // TestHandoverOfManyFlows hands 100,000 flows over and says how long nothing was
-// read.
+// read. Under the race detector, which makes that some ten times longer, they are
+// fewer.
 func TestHandoverOfManyFlows(t *testing.T) {
-	const flows = 100_000
+	flows := 100_000
+	if raceEnabled {
+		flows /= 10
+	}
 	b := handoverBench(t, func(c *Config) {
 		c.Workers, c.MaxFlows = workersForTest(), 1<<18
 		c.IdleTimeout, c.UnconfirmedTimeout = time.Hour, time.Hour
@@ -428,18 +432,5 @@ func TestHandoverPath(t *testing.T) {
 	left, _ := os.ReadDir(dir)
 	if len(left) != 1 {
 		t.Errorf("left behind: %v", left)
-	}
-}
-
-// TestHandoverIsForOneUser checks the rule for the users of the two processes.
-func TestHandoverIsForOneUser(t *testing.T) {
-	needHandover(t)
-	for _, tt := range []struct {
-		peer, own int
-		ok        bool
-	}{{0, 0, true}, {0, 1000, true}, {1000, 1000, true}, {1000, 0, false}, {1000, 1001, false}} {
-		if err := mayHandOver(tt.peer, tt.own); (err == nil) != tt.ok {
-			t.Errorf("a process of user %d and one of user %d: %v", tt.peer, tt.own, err)
-		}
 	}
 }

@@ -66,12 +66,12 @@ const (
 	handoverGreeting = 5 * time.Second
 	// handoverWait is how long a successor may be set up without being served.
 	handoverWait = time.Minute
-	// handoverLimit, and handoverPerFlow for each flow, is how long the running
-	// relay stops reading at most, before it takes up its work again. It is some ten
-	// times what a hand-over takes; a receive buffer of the default size holds the
-	// packets of that, not those of the limit at full rate.
-	handoverLimit   = time.Second
-	handoverPerFlow = 10 * time.Microsecond
+	// handoverLimit is how long the successor may take for a step, a piece of the
+	// snapshot or to get ready, while nobody reads: then the running relay takes up
+	// its work again. One that gets on, if slowly, is let finish: to begin anew
+	// would take longer. A receive buffer of the default size holds the packets of a
+	// usual hand-over, not those of this time at full rate.
+	handoverLimit = 2 * time.Second
 	// handoverLast is how long after the commit the successor may take to say that
 	// it serves. It has nothing left to do but that.
 	handoverLast = time.Second

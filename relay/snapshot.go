@@ -26,6 +26,7 @@ import (
 // snapshotWriter fills pieces and sends them.
 type snapshotWriter struct {
 	line  *line
+	step  func() // sets the deadline of the next piece
 	kind  messageType
 	piece []byte
 	sum   totals
@@ -48,6 +49,7 @@ func (o *snapshotWriter) added() {
 
 func (o *snapshotWriter) flush() {
 	if o.err == nil && len(o.piece) > 2 {
+		o.step()
 		o.err = o.line.send(o.kind, o.piece)
 	}
 	o.piece = o.piece[:2]

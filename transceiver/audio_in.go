@@ -145,13 +145,15 @@ func (in *audioIn) place(p *rtp.Packet, f *recvFrame) bool {
 			in.ignored++
 			return false
 		}
-		// The sender started again; the timestamps go on from here.
+		// The sender started again. What its timestamps were is no help: the
+		// time goes on by a frame.
 		for t.held > 0 {
 			in.skipGap()
 		}
 		t.lastExt = t.next + int64(reorderWindow)
 		t.next, t.first, t.packets = t.lastExt, t.lastExt, 0
 		t.last, t.lastTS = p.SequenceNumber, p.Timestamp
+		t.lastTime += int64(opus.SilenceDuration * (opus.Rate / 1000) / time.Millisecond)
 		step = 0
 	}
 	t.restarts = false

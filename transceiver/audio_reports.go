@@ -64,6 +64,7 @@ type audioReports struct {
 
 	mu       sync.Mutex
 	lastSR   uint32 // of the client's newest sender report
+	lastFrom uint32 // its SSRC
 	lastAt   time.Time
 	expected int64 // at the last report, for the fraction lost
 	received uint64
@@ -119,7 +120,7 @@ func (r *audioReports) block(now time.Time) (b rtcp.ReceptionReport, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ssrc != ssrc || expected < r.expected {
-		r.ssrc, r.expected, r.received, r.lastSR = ssrc, 0, 0, 0
+		r.ssrc, r.expected, r.received = ssrc, 0, 0
 	}
 	lost := max(expected-int64(received), 0)
 	b.TotalLost = uint32(min(lost, 1<<23-1))
@@ -127,7 +128,8 @@ func (r *audioReports) block(now time.Time) (b rtcp.ReceptionReport, ok bool) {
 		b.FractionLost = uint8(min((e-g)<<8/e, 255))
 	}
 	r.expected, r.received = expected, received
-	if b.LastSenderReport = r.lastSR; r.lastSR != 0 {
+	if r.lastSR != 0 && r.lastFrom == ssrc {
+		b.LastSenderReport = r.lastSR
 		b.Delay = uint32(now.Sub(r.lastAt) << 16 / time.Second)
 	}
 	return b, ok
@@ -143,7 +145,7 @@ func (r *audioReports) handle(now time.Time, b []byte, ours uint32) {
 		switch p := p.(type) {
 		case *rtcp.SenderReport:
 			r.mu.Lock()
-			r.lastSR, r.lastAt = middle(p.NTPTime), now
+			r.lastSR, r.lastFrom, r.lastAt = middle(p.NTPTime), p.SSRC, now
 			r.mu.Unlock()
 			r.about(now, p.Reports, ours)
 		case *rtcp.ReceiverReport:

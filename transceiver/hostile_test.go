@@ -13,13 +13,13 @@ import (
 
 // rawClient has passed ICE and speaks DTLS as it likes.
 type rawClient struct {
-	t    *testing.T
+	t    testing.TB
 	conn *net.UDPConn
 	s    *Session
 }
 
 // newRawClient makes a call and answers no DTLS. The Host is DTLS client.
-func newRawClient(t *testing.T, host *Host, relay *stubRelay) *rawClient {
+func newRawClient(t testing.TB, host *Host, relay *stubRelay) *rawClient {
 	t.Helper()
 	s, _, err := host.Accept(context.Background(), browserOffer(), AcceptOptions{})
 	if err != nil {
@@ -31,17 +31,22 @@ func newRawClient(t *testing.T, host *Host, relay *stubRelay) *rawClient {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	c := &rawClient{t: t, conn: conn, s: s}
-	var b stun.Builder
-	b.Reset(nil, stun.BindingRequest, stun.TransactionID{1})
-	b.AddUsername(s.ice.ufrag, s.ice.remoteUfrag)
-	b.AddControlling(1)
-	b.AddPriority(1)
-	b.AddIntegrity(new(stun.Authenticator), []byte(s.ice.password))
-	b.AddFingerprint()
-	c.send(b.Bytes())
+	c.send(c.check(stun.TransactionID{1}))
 	eventually(t, "the check to count", func() bool { return s.ClientAddr().IsValid() })
 	eventually(t, "Pion to start", s.conn.started.Load)
 	return c
+}
+
+// check makes a check of the client's.
+func (c *rawClient) check(id stun.TransactionID) []byte {
+	var b stun.Builder
+	b.Reset(nil, stun.BindingRequest, id)
+	b.AddUsername(c.s.ice.ufrag, c.s.ice.remoteUfrag)
+	b.AddControlling(1)
+	b.AddPriority(1)
+	b.AddIntegrity(new(stun.Authenticator), []byte(c.s.ice.password))
+	b.AddFingerprint()
+	return b.Bytes()
 }
 
 func (c *rawClient) send(b []byte) {

@@ -502,6 +502,59 @@ func TestStreamsOfOneTickLeaveTogether(t *testing.T) {
 	})
 }
 
+// polled is a stream that only remembers.
+type polled struct{ at []time.Time }
+
+func (p *polled) poll(now time.Time) { p.at = append(p.at, now) }
+
+func TestPacerLooksOnlySoFarAhead(t *testing.T) {
+	began := time.Now()
+	p := newPacer(began, &recorder{})
+	far, near := &polled{}, &polled{}
+	p.schedule(far, began, began.Add(time.Second))
+	p.schedule(near, began, began.Add(7*time.Millisecond))
+	var due []paced
+	for i := range 4 * paceSlots {
+		due = p.serve(began.Add(time.Duration(i)*paceTick), due[:0])
+	}
+	if len(near.at) != 1 || near.at[0].Sub(began) != 2*paceTick {
+		t.Errorf("polled at %v", near.at)
+	}
+	if want := (paceSlots - 1) * paceTick; len(far.at) != 1 || far.at[0].Sub(began) != want {
+		t.Errorf("polled after %v, want the farthest tick, %v", far.at[0].Sub(began), want)
+	}
+}
+
+func TestHostThatWasHeldUpSendsNoBurst(t *testing.T) {
+	for name, c := range map[string]struct {
+		late time.Duration
+		want int // frames at once, after the first
+	}{"a little": {70 * time.Millisecond, 3}, "a second": {time.Second, 1}} {
+		o, r, _ := newTestOut(newPacer(time.Now(), &recorder{}), AudioConfig{})
+		writeAll(t, o, 0, 100) // no pacer runs
+		first := r.take()
+		now := o.due.Add(-20 * time.Millisecond).Add(c.late)
+		o.poll(now)
+		got := r.take()
+		if len(first) != 1 || len(got) != c.want {
+			t.Errorf("%s late: %d and %d frames at once, want 1 and %d", name, len(first), len(got), c.want)
+		}
+		for range 10 {
+			now = now.Add(20 * time.Millisecond)
+			o.poll(now)
+		}
+		got = append(append(first, got...), r.take()...)
+		if n := len(got) - 1 - c.want; n != 10 {
+			t.Errorf("%s late: %d frames in the next 200 ms", name, n)
+		}
+		for i := 1; i < len(got); i++ {
+			if got[i].header.Timestamp-got[i-1].header.Timestamp != 960 {
+				t.Errorf("%s late: a hole in the sound", name)
+			}
+		}
+	}
+}
+
 // TestPollsDoNotMultiply holds the wheel to a few entries a stream, whatever a
 // stream does.
 func TestPollsDoNotMultiply(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -192,8 +193,7 @@ func hasPort(pod *corev1.PodTemplateSpec, port intstr.IntOrString, protocol core
 	return false
 }
 
-// TestPodsAreRestricted holds pods against the rules that the issue of the day is
-// not to weaken: no root, nothing writable, no capability but the one that
+// TestPodsAreRestricted: no root, nothing writable, no capability but the one that
 // components/socket-buffers asks for, with the image that can use it.
 func TestPodsAreRestricted(t *testing.T) {
 	each(t, func(t *testing.T, o *objects) {
@@ -323,15 +323,16 @@ func argument(pod *corev1.PodTemplateSpec, name string) string {
 	return ""
 }
 
-// TestBalancer: the public Service must not hide clients' addresses.
+// TestBalancer: the public Service must not hide clients' addresses, nor a headless
+// one the pods that drain.
 func TestBalancer(t *testing.T) {
 	public := 0
 	each(t, func(t *testing.T, o *objects) {
 		for name, s := range o.services {
+			if s.Spec.ClusterIP == corev1.ClusterIPNone && name != "redis" && !s.Spec.PublishNotReadyAddresses {
+				t.Errorf("Service %s hides pods that drain", name)
+			}
 			if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-				if s.Spec.ClusterIP == corev1.ClusterIPNone && strings.HasPrefix(name, "re") && name != "redis" && !s.Spec.PublishNotReadyAddresses {
-					t.Errorf("Service %s hides pods that drain", name)
-				}
 				continue
 			}
 			public++
@@ -371,6 +372,31 @@ func TestShippedKeysAreNoKeys(t *testing.T) {
 		}
 		if _, ok := o.secrets["usher-trunk-keys"]; ok != (len(o.deployments) > 0) {
 			t.Errorf("trunk keys: %t", ok)
+		}
+	})
+}
+
+// TestGracePeriods: Kubernetes must not kill what still drains, and a transceiver
+// goes on answering offers for a moment after it has been told to leave.
+func TestGracePeriods(t *testing.T) {
+	each(t, func(t *testing.T, o *objects) {
+		for name, pod := range o.pods() {
+			drain, err := time.ParseDuration(argument(pod, "drain"))
+			if err != nil {
+				if name == "redis" {
+					continue
+				}
+				t.Fatalf("%s: %v", name, err)
+			}
+			if hook := pod.Spec.Containers[0].Lifecycle; hook != nil {
+				drain += time.Duration(hook.PreStop.Sleep.Seconds) * time.Second
+			} else if name == "transceiver" {
+				t.Error("transceivers leave before their proxies know")
+			}
+			grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
+			if grace < drain+5*time.Second {
+				t.Errorf("%s drains for %v and is killed after %v", name, drain, grace)
+			}
 		}
 	})
 }

@@ -72,7 +72,7 @@ func printCheck(w io.Writer, o *options) error {
 		worst = max(worst, p.off())
 	}
 	title := fmt.Sprintf("One region, %s calls in a day, %s relays", commas(fmt.Sprint(o.sessions)), number(float64(f.Region.Relays)))
-	if err := t.print(w, title, right); err != nil {
+	if err := t.print(w, title, true); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(w, "\ngreatest difference %.1f %%\n", 100*worst)

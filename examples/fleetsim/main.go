@@ -124,7 +124,7 @@ func printInputs(w io.Writer, o *options) error {
 	for _, i := range o.list {
 		t.row(i.Name, number(i.Value), i.Unit, i.From)
 	}
-	return t.print(w, "Inputs", left)
+	return t.print(w, "Inputs", false)
 }
 
 func printJSON(w io.Writer, o *options) error {

@@ -41,7 +41,7 @@ func printPlan(w io.Writer, f model.Fleet) error {
 	both("  GiB for entries", r.RedisBytes/gib)
 	title := fmt.Sprintf("%s weekly users, %s calls a week of %s s, peak %s times the mean",
 		amount(f.WeeklyUsers), number(f.CallsPerWeek), number(f.CallSeconds), number(f.PeakFactor))
-	if err := t.print(w, title, right); err != nil {
+	if err := t.print(w, title, true); err != nil {
 		return err
 	}
 	relays, hosts := float64(r.Relays), float64(r.Transceivers)
@@ -76,7 +76,7 @@ func printLoss(w io.Writer, f model.Fleet) error {
 	t.row("calls ended", "0", amount(zone.Ended))
 	t.row("calls set up a second while users call again", amount(f.Region.SetUps), amount(zone.SetUps))
 	t.row("load of the transceivers left, afterwards", "", percent(zone.HostLoad))
-	if err := t.print(w, "Losses; gaps count from when the balancer leads clients elsewhere", right); err != nil {
+	if err := t.print(w, "Losses; gaps count from when the balancer leads clients elsewhere", true); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, `
@@ -101,5 +101,5 @@ func printGrowth(w io.Writer, in inputs.Inputs) error {
 			amount(n*r.Writes), amount(n*r.ClientBits/giga),
 			amount(busy), amount(there), amount(busy/users*1e6), amount(there/users*1e6))
 	}
-	return t.print(w, fmt.Sprintf("Growth, with %s regions of %s zones", number(in.Regions), number(in.Zones)), right)
+	return t.print(w, fmt.Sprintf("Growth, with %s regions of %s zones", number(in.Regions), number(in.Zones)), true)
 }

@@ -14,12 +14,8 @@ type table struct{ rows [][]string }
 func (t *table) head(cells ...string) { t.rows = append(t.rows, cells) }
 func (t *table) row(cells ...string)  { t.rows = append(t.rows, cells) }
 
-// How a table's columns are aligned, but for the first, which is at the left.
-const (
-	left  = false
-	right = true
-)
-
+// print writes the table. The first column is at the left, the others too, or at
+// the right if they are numbers.
 func (t *table) print(w io.Writer, title string, numbers bool) error {
 	var widths []int
 	for _, row := range t.rows {
@@ -38,7 +34,7 @@ func (t *table) print(w io.Writer, title string, numbers bool) error {
 			if i > 0 {
 				line.WriteString("  ")
 			}
-			if i > 0 && numbers == right {
+			if i > 0 && numbers {
 				line.WriteString(pad + cell)
 			} else {
 				line.WriteString(cell + pad)
@@ -88,7 +84,13 @@ func amount(v float64) string {
 	return number(rounded)
 }
 
-func percent(v float64) string { return amount(v*100) + " %" }
+// percent is amount of a share. Less than a thousandth is none.
+func percent(v float64) string {
+	if v < 0.001 {
+		return "0 %"
+	}
+	return amount(v*100) + " %"
+}
 
 // seconds is amount in the unit that suits.
 func seconds(v float64) string {

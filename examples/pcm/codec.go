@@ -18,7 +18,7 @@ const (
 	// telephones is lower; beyond this one, speech gains nothing.
 	complexity = 9
 	// maxPacket is more than any packet at this bitrate.
-	maxPacket = 1275
+	maxPacket       = 1275
 	framesPerSecond = 50
 	maxFrames       = 6 // of 20 ms, in the longest packet that there is
 )

@@ -30,6 +30,7 @@ func run(ctx context.Context, args []string) error {
 	flags := cli.NewFlags("transceiverd", "-trunk ADDR -ingress ADDR -allow-relay PREFIX -keys FILE [flags]")
 	var ingresses cli.Ingresses
 	flags.Var(&ingresses, "ingress", "public `address` of the relays, or id=N,advertise=ADDR; may be given several times")
+	geoFile := flags.String("geo", "", "JSON `file` with places and their ingresses: answers advertise those near the client; -ingress is not needed then")
 	var trunk cli.AddrPort
 	flags.Var(&trunk, "trunk", "`address` towards the relays")
 	var relays cli.Prefixes
@@ -96,6 +97,13 @@ func run(ctx context.Context, args []string) error {
 			advertise = in.Addr
 		}
 		config.Ingresses = append(config.Ingresses, transceiver.Ingress{ID: in.ID, Advertise: advertise})
+	}
+	if *geoFile != "" {
+		steering, err := readPlaces(*geoFile)
+		if err != nil {
+			return err
+		}
+		config.SelectIngresses = steering.Select
 	}
 	record := meter.NewApp()
 	defer record.Close() // after the host

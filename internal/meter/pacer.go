@@ -27,6 +27,7 @@ type Pacer struct {
 	mu      sync.Mutex
 	senders [phases]map[*sender]struct{}
 	next    int
+	late    time.Duration
 }
 
 type sender struct{ send func() }
@@ -58,6 +59,16 @@ func (p *Pacer) Add(send func()) (remove func()) {
 	}
 }
 
+// Late returns the most that a call's packet has been late for since Late was last
+// called: what the machine, busy with something else, has held this process up for.
+func (p *Pacer) Late() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	late := p.late
+	p.late = 0
+	return late
+}
+
 // Close ends the Pacer and waits for its goroutine.
 func (p *Pacer) Close() {
 	close(p.stop)
@@ -73,11 +84,19 @@ func (p *Pacer) run() {
 		case <-p.stop:
 			return
 		}
-		due := int(time.Since(begin) / time.Millisecond)
+		elapsed := time.Since(begin)
+		p.note(elapsed - time.Duration(done)*time.Millisecond)
+		due := int(elapsed / time.Millisecond)
 		for done = max(done, due-behind); done < due; done++ {
 			p.turn(done % phases)
 		}
 	}
+}
+
+func (p *Pacer) note(late time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.late = max(p.late, late)
 }
 
 func (p *Pacer) turn(phase int) {

@@ -59,9 +59,7 @@ func TestNothingIsAllocatedPerFrame(t *testing.T) {
 	f := transceiver.Frame{Payload: opusFrame(1), Duration: frameDuration}
 	n := testing.AllocsPerRun(2000, func() {
 		f.Time += frameDuration
-		if !r.b.tryForward(&f) {
-			t.Fatal("no service")
-		}
+		r.b.forward(&f)
 		<-got
 	})
 	if n != 0 {
@@ -76,9 +74,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		f.Time += frameDuration
-		if !r.b.tryForward(&f) {
-			b.Fatal("no service")
-		}
+		r.b.forward(&f)
 		<-got
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "ns/frame")

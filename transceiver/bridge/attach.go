@@ -196,6 +196,7 @@ func (b *Bridge) change(c Change) {
 
 // run keeps a connection to a service until the session is over.
 func (b *Bridge) run() {
+	defer close(b.done)
 	err := b.keepConnected()
 	b.cancel()
 	b.playout.stop()
@@ -204,7 +205,6 @@ func (b *Bridge) run() {
 	keep := b.cfg.KeepSession
 	b.mu.Unlock()
 	b.change(Change{State: StateEnded, Err: err})
-	close(b.done)
 	if !keep {
 		b.session.close() // does nothing if it has ended
 	}
@@ -312,8 +312,12 @@ func (b *Bridge) attachLink(l *link) {
 	l.keepalive.begin(l)
 	b.gap.mu.Lock()
 	b.gap.overran(b)
+	reason := missedReconnecting
+	if n == 1 {
+		reason = missedConnecting
+	}
 	if n > 1 || b.gap.frames > 0 {
-		_ = b.gap.tell(l, missedReconnecting) // an error shows in serve
+		_ = b.gap.tell(l, reason) // an error shows in serve
 	}
 	b.link.Store(l)
 	b.gap.mu.Unlock()

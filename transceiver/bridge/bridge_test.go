@@ -314,7 +314,7 @@ func TestServiceThatDoesNotRead(t *testing.T) {
 	cfg := Config{KeepAlive: 30 * time.Millisecond, SilenceTimeout: 400 * time.Millisecond}
 	slow := newRig(t, cfg, s.URL).begin()
 	service, _ := s.ready(t, "")
-	other := newRig(t, cfg, s.URL).begin()
+	other := newRig(t, Config{}, s.URL).begin()
 	good, _ := s.ready(t, "")
 	var passed int
 	stop := make(chan struct{})

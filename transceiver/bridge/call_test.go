@@ -364,7 +364,7 @@ func TestSilentTransceiver(t *testing.T) {
 	url, next := calls(t, HandlerConfig{SilenceTimeout: 50 * time.Millisecond})
 	ctx := within(t)
 	for _, hello := range []bool{true, false} {
-		conn, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{Subprotocols: []string{Subprotocol}})
+		conn, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{Subprotocols: []string{Subprotocol}}) //nolint:bodyclose // the package says that there is nothing to close
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,8 @@ import (
 
 // Target is where a service is.
 type Target struct {
-	// URL is its address: ws, wss, http or https.
+	// URL is its address: ws, wss, http or https. Secrets belong into Header:
+	// errors name the URL.
 	URL string
 	// Header goes with the request: Authorization, for example. It must not be
 	// changed while it is in use.

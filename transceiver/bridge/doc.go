@@ -11,6 +11,6 @@
 // The package owns the protocol, the connection's life, and the bounds of all
 // that waits on it. It refuses: to interpret what clients and services say to
 // each other, to let a service that does not read slow anything but its own
-// session, to hold audio back for a service that is away (it is told what it
-// missed), and codecs other than Opus, which come from outside (Codec).
+// session, to hold more than a second of audio back for a service that is away
+// (it is told what it missed), and codecs other than Opus, which come from outside (Codec).
 package bridge

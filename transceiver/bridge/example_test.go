@@ -22,40 +22,41 @@ import (
 // A complete voice agent as a service of its own: it listens, notices the end of
 // a turn, says back what it heard, and stops at once when it is interrupted.
 func Example_agent() {
-	agent := func(ctx context.Context, call *bridge.Call) error {
-		page := call.Events()     // the client's data channel
-		var turn [][]byte         // what the user has said
-		var silence time.Duration // since then
-		for frame, err := range call.Frames(ctx) {
-			switch {
-			case err != nil:
-				return err // the call is over
-			case frame.HasLevel && frame.Level < 50: // louder than -50 dBov: speech
-				if len(turn) == 0 { // it may be a barge-in
-					cut, err := call.Interrupt(ctx)
-					if err != nil {
-						return err
-					}
-					page.SendJSON(ctx, map[string]any{"type": "listening", "cut_off": cut.Dropped.String()})
-				}
-				silence = 0
-				turn = append(turn[max(0, len(turn)-1000):], bytes.Clone(frame.Payload))
-			case len(turn) > 0:
-				if silence += frame.Duration; silence < 600*time.Millisecond {
-					continue
-				}
-				page.SendJSON(ctx, map[string]any{"type": "answering", "frames": len(turn)})
-				for _, packet := range turn { // at once: the transceiver paces it
-					if err := call.Write(ctx, packet); err != nil {
-						return err
-					}
-				}
-				turn = nil
-			}
-		}
-		return nil
-	}
 	log.Fatal(http.ListenAndServe("127.0.0.1:9000", bridge.Handler(agent)))
+}
+
+func agent(ctx context.Context, call *bridge.Call) error {
+	page := call.Events()     // the client's data channel
+	var turn [][]byte         // what the user has said
+	var silence time.Duration // since then
+	for frame, err := range call.Frames(ctx) {
+		switch {
+		case err != nil:
+			return err // the call is over
+		case frame.HasLevel && frame.Level < 50: // louder than -50 dBov: speech
+			if len(turn) == 0 { // it may be a barge-in
+				cut, err := call.Interrupt(ctx)
+				if err != nil {
+					return err
+				}
+				page.SendJSON(ctx, map[string]any{"type": "listening", "cut_off": cut.Dropped.String()})
+			}
+			silence = 0
+			turn = append(turn[max(0, len(turn)-1000):], bytes.Clone(frame.Payload))
+		case len(turn) > 0:
+			if silence += frame.Duration; silence < 600*time.Millisecond {
+				continue
+			}
+			page.SendJSON(ctx, map[string]any{"type": "answering", "frames": len(turn)})
+			for _, packet := range turn { // at once: the transceiver paces it
+				if err := call.Write(ctx, packet); err != nil {
+					return err
+				}
+			}
+			turn = nil
+		}
+	}
+	return nil
 }
 
 // exampleHost makes a Host for the examples. A real one has the relays' keys
@@ -142,7 +143,7 @@ func ExampleHandler() {
 	defer service.Close()
 
 	ctx := context.Background()
-	conn, _, err := websocket.Dial(ctx, service.URL, &websocket.DialOptions{Subprotocols: []string{bridge.Subprotocol}})
+	conn, _, err := websocket.Dial(ctx, service.URL, &websocket.DialOptions{Subprotocols: []string{bridge.Subprotocol}}) //nolint:bodyclose // the package says that there is nothing to close
 	if err != nil {
 		panic(err)
 	}
@@ -179,7 +180,7 @@ func ExampleHeader() {
 		Duration: 20 * time.Millisecond, Lost: 2, Time: 61240 * time.Millisecond,
 	}
 	fmt.Printf("% x\n", h.Append(nil))
-	// Output: 01 03 26 28 00 00 00 02 00 00 00 00 03 a6 73 40
+	// Output: 01 03 26 28 00 00 00 02 00 00 00 00 03 a6 72 c0
 }
 
 func ExampleNewHandler() {

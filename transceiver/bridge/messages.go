@@ -57,7 +57,7 @@ type Resume struct {
 // Missed is audio and events of the client that the service was not sent, or
 // that it may not have got.
 type Missed struct {
-	// Reason is "reconnecting" or "not reading".
+	// Reason is "connecting", "reconnecting" or "not reading".
 	Reason string `json:"reason"`
 	// Frames and MS are audio that was never sent.
 	Frames uint64  `json:"frames"`
@@ -70,6 +70,7 @@ type Missed struct {
 
 // The reasons in Missed.
 const (
+	missedConnecting   = "connecting"
 	missedReconnecting = "reconnecting"
 	missedNotReading   = "not reading"
 )

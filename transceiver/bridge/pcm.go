@@ -78,7 +78,7 @@ func newFramer(c Codec) (*framer, error) {
 // add encodes all whole frames that there are now.
 func (f *framer) add(pcm []byte, emit func(packet []byte) error) error {
 	for len(pcm) > 0 {
-		frame := pcm
+		var frame []byte
 		if len(f.rest) > 0 || len(pcm) < f.size {
 			take := min(f.size-len(f.rest), len(pcm))
 			f.rest = append(f.rest, pcm[:take]...)

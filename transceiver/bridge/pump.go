@@ -78,15 +78,18 @@ func (b *Bridge) pumpAudio() {
 // holds the newest second of audio meanwhile, so that a short absence costs
 // nothing.
 func (b *Bridge) forward(f *transceiver.Frame) {
-	for !b.tryForward(f) {
-		if b.ready(nil) == nil {
+	var dead *link
+	for {
+		l := b.ready(dead)
+		if l == nil || b.tryForward(f) {
 			return
 		}
+		dead = l
 	}
 }
 
 // tryForward sends a frame or counts it as missed. It reports false when there
-// is no service.
+// is no service; a frame that could not be written whole was not received.
 func (b *Bridge) tryForward(f *transceiver.Frame) bool {
 	g := &b.gap
 	g.mu.Lock()
@@ -110,9 +113,8 @@ func (b *Bridge) tryForward(f *transceiver.Frame) bool {
 		err = l.sendFrame(f, g)
 	}
 	if err != nil {
-		g.miss(b, f)
 		l.fail(err)
-		return true
+		return false
 	}
 	g.carry, g.position = 0, f.Time+f.Duration
 	b.framesToService.Add(1)
@@ -177,25 +179,25 @@ func (l *link) conceal(f *transceiver.Frame, position time.Duration, lost int) e
 // pumpEvents passes the client's events on. While no service has the session
 // they wait, and hold the client up.
 func (b *Bridge) pumpEvents() {
-	var l *link
 	for {
-		if l = b.ready(nil); l == nil {
+		if b.ready(nil) == nil {
 			return
 		}
 		ev, err := b.events.Next(b.ctx)
 		if err != nil {
 			return
 		}
+		// One that could not be written whole was not received either.
+		var l, dead *link
 		for {
-			// One that could not be written whole was not received either.
-			if l = b.ready(nil); l == nil {
+			if l = b.ready(dead); l == nil {
 				return
 			}
 			if err = l.sendEvent(&ev); err == nil {
 				break
 			}
 			l.fail(err)
-			<-l.gone
+			dead = l
 		}
 		b.eventsToService.Add(1)
 		l.eventsSent.Add(1)

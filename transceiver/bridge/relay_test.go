@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/pion/rtp"
 	"github.com/pion/webrtc/v4"
 
@@ -41,7 +43,7 @@ func site(t *testing.T, onSession func(*transceiver.Session) error) *transceiver
 	front, err := relay.New(relay.Config{
 		Ingresses: []relay.Ingress{{ID: 1, Listen: netip.MustParseAddrPort("127.0.0.1:0")}},
 		Trunk:     netip.MustParseAddrPort("127.0.0.1:0"), Workers: 1,
-		Codec:     codec, TrunkKeys: keys, AllowUpstream: inside, Logger: slog.New(slog.DiscardHandler),
+		Codec: codec, TrunkKeys: keys, AllowUpstream: inside, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -299,5 +301,71 @@ func TestAttachRefuses(t *testing.T) {
 	_, _, err = host.Accept(context.Background(), voiceOffer(), transceiver.AcceptOptions{Metadata: long})
 	if !errors.As(err, &bad) || bad.Field != "Metadata" {
 		t.Errorf("long metadata: %v", err)
+	}
+}
+
+// TestAgent runs the program of the README by hand: a turn is noticed and said
+// back, and a second turn interrupts.
+func TestAgent(t *testing.T) {
+	service := httptest.NewServer(bridge.Handler(agent))
+	t.Cleanup(service.Close)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	conn, _, err := websocket.Dial(ctx, service.URL, &websocket.DialOptions{Subprotocols: []string{bridge.Subprotocol}}) //nolint:bodyclose // the package says that there is nothing to close
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	say := func(kind websocket.MessageType, message []byte) {
+		t.Helper()
+		if err := conn.Write(ctx, kind, message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	speak := func(frames int, level uint8) {
+		for range frames {
+			h := bridge.Header{
+				Kind: bridge.KindAudio, Flags: bridge.FlagLevel, Level: level,
+				Duration: 20 * time.Millisecond, Time: time.Duration(n) * 20 * time.Millisecond,
+			}
+			say(websocket.MessageBinary, append(h.Append(nil), 0x78, byte(n)))
+			n++
+		}
+	}
+	var audio []byte // the second bytes of what is said back
+	event := func(want string) {
+		t.Helper()
+		for {
+			kind, message, err := conn.Read(ctx)
+			if err != nil {
+				t.Fatalf("waiting for %q: %v", want, err)
+			}
+			var text struct {
+				Type string
+				ID   uint64
+			}
+			switch {
+			case kind == websocket.MessageBinary && message[0] == byte(bridge.KindAudio):
+				audio = append(audio, message[17])
+			case kind == websocket.MessageBinary:
+				if strings.Contains(string(message[16:]), want) {
+					return
+				}
+			case json.Unmarshal(message, &text) == nil && text.Type == "interrupt":
+				say(websocket.MessageText, fmt.Appendf(nil, `{"type":"interrupted","id":%d,"played_ms":40,"dropped_ms":160}`, text.ID))
+			}
+		}
+	}
+	say(websocket.MessageText, []byte(`{"type":"start","token":"x","session":"x","connection":1,"codecs":["opus"],"window_ms":30000}`))
+	speak(5, 127)
+	speak(10, 30)
+	event(`"listening"`)
+	speak(30, 127)
+	event(`{"frames":10,"type":"answering"}`)
+	speak(1, 30)
+	event(`"cut_off":"160ms"`)
+	if want := []byte{5, 6, 7, 8, 9, 10, 11, 12, 13, 14}; string(audio) != string(want) {
+		t.Errorf("it says %v back, want %v", audio, want)
 	}
 }

@@ -195,7 +195,7 @@ func TestThePageHoldsTheVectors(t *testing.T) {
 // FuzzHeader compares Parse with a reading of the page that shares nothing
 // with it.
 func FuzzHeader(f *testing.F) {
-	f.Add([]byte("\x01\x03\x26\x28\x00\x00\x00\x02\x00\x00\x00\x00\x03\xa6\x73\x40payload"))
+	f.Add([]byte("\x01\x03\x26\x28\x00\x00\x00\x02\x00\x00\x00\x00\x03\xa6\x72\xc0payload"))
 	f.Add([]byte("\x01"))
 	f.Add(bytes.Repeat([]byte{0xff}, 16))
 	f.Fuzz(func(t *testing.T, b []byte) {

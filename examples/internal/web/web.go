@@ -47,6 +47,7 @@ type Call struct {
 	Host    string `json:"host"`
 	Session uint32 `json:"session"`
 	Client  string `json:"client,omitempty"`
+	Ingress uint16 `json:"ingress,omitempty"` // through which the client comes
 	State   string `json:"state"`
 	// Packets that came through the relay, and packets sent to it.
 	ToOwner  uint64 `json:"to_owner"`
@@ -192,6 +193,7 @@ func describe(o owner, session *transceiver.Session) Call {
 	}
 	if stats.ClientAddr.IsValid() {
 		c.Client = stats.ClientAddr.String()
+		c.Ingress = stats.Ingress
 	}
 	return c
 }

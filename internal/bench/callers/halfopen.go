@@ -34,8 +34,7 @@ func (f *Fleet) halfOpen(ctx context.Context, check bool) error {
 // checkTries bounds the checks that are sent until one is answered.
 const checkTries = 20
 
-// oneCheck sends a connectivity check and waits for its answer. It answers
-// none of the server's own.
+// oneCheck sends a connectivity check to where an answer says.
 func oneCheck(ctx context.Context, offer, answer string) error {
 	fields := strings.Fields(attribute(answer, "candidate"))
 	if len(fields) < 6 {
@@ -46,6 +45,14 @@ func oneCheck(ctx context.Context, offer, answer string) error {
 		return err
 	}
 	defer conn.Close()
+	_, err = Check(conn, offer, answer)
+	return err
+}
+
+// Check sends a connectivity check over a UDP connection until it is answered,
+// and returns the round trip of the one that was. It answers none of the server's
+// own. The caller closes the connection.
+func Check(conn net.Conn, offer, answer string) (time.Duration, error) {
 	m, err := stun.Build(stun.TransactionID, stun.BindingRequest,
 		stun.NewUsername(attribute(answer, "ice-ufrag")+":"+attribute(offer, "ice-ufrag")),
 		stun.RawAttribute{Type: stun.AttrPriority, Value: []byte{0x6e, 0x7f, 0xff, 0xff}},
@@ -53,15 +60,16 @@ func oneCheck(ctx context.Context, offer, answer string) error {
 		stun.RawAttribute{Type: stun.AttrUseCandidate},
 		stun.NewShortTermIntegrity(attribute(answer, "ice-pwd")), stun.Fingerprint)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	buf := make([]byte, 1500)
 	for range checkTries {
+		begin := time.Now()
 		if _, err := conn.Write(m.Raw); err != nil {
-			return err
+			return 0, err
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(250 * time.Millisecond)); err != nil {
-			return err
+		if err := conn.SetReadDeadline(begin.Add(250 * time.Millisecond)); err != nil {
+			return 0, err
 		}
 		for {
 			n, err := conn.Read(buf)
@@ -70,11 +78,11 @@ func oneCheck(ctx context.Context, offer, answer string) error {
 			}
 			r := &stun.Message{Raw: append([]byte(nil), buf[:n]...)}
 			if stun.IsMessage(r.Raw) && r.Decode() == nil && r.Type == stun.BindingSuccess {
-				return nil
+				return time.Since(begin), nil
 			}
 		}
 	}
-	return fmt.Errorf("no answer to %d checks", checkTries)
+	return 0, fmt.Errorf("no answer to %d checks", checkTries)
 }
 
 // attribute returns the value of the first a=key: line.

@@ -4,19 +4,21 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/meter"
 )
 
-// redial is the silence after which callers, like the page, call again.
+// redial is the silence after which callers call again. The page waits twice as
+// long, since it cannot see how busy its machine is.
 const redial = time.Second
 
 // reconnected is the most that a call may take from the end of its transceiver
 // until audio flows from another one: the silence, the set-up of all such calls
 // at once, and a machine that is busy with it.
-const reconnected = 4 * time.Second
+const reconnected = 5 * time.Second
 
 func isNot(gone ...*host) func(*host, int) bool {
 	return func(h *host, _ int) bool {
@@ -140,10 +142,8 @@ func hostKilled(ctx context.Context, f *fleet) error {
 	var page *talker
 	if len(f.talkers) > 0 {
 		page = f.talkers[0]
-		gone = append(gone, page.host)
-		page.mu.Lock()
-		page.target = f.talkers[1].host
-		page.mu.Unlock()
+		gone = append(gone, page.home)
+		page.aim(f.talkers[1].home)
 	}
 	w := f.now(0)
 	for _, h := range gone {
@@ -162,7 +162,7 @@ func hostKilled(ctx context.Context, f *fleet) error {
 		return err
 	}
 	if page != nil {
-		if err := page.called(ctx, 2, callLimit); err != nil {
+		if err := page.arrived(ctx, f.talkers[1]); err != nil {
 			return err
 		}
 	}
@@ -177,14 +177,19 @@ func hostKilled(ctx context.Context, f *fleet) error {
 		callers.gaps = append(callers.gaps, s.gap(w))
 	}
 	if page != nil {
-		_, heard := f.talkers[1].heard(w.from)
-		callers.note("%s is at another transceiver, whose link has %d packets since", page.name, len(heard))
+		_, heard := page.heard(w.from)
+		s := &stream{received: heard}
+		callers.gaps = append(callers.gaps, s.gap(w))
+		callers.note("the page %.0f", millis(s.gap(w)))
 	}
 	f.report(callers.within(reconnected))
 
 	moved := make(map[uint32]bool)
 	for _, c := range own {
 		moved[c.session] = true
+	}
+	if page != nil {
+		moved[page.session] = true
 	}
 	v, err := f.measureOthers(ctx, f.drill+"-others", w, nil, moved)
 	if err != nil {
@@ -196,6 +201,14 @@ func hostKilled(ctx context.Context, f *fleet) error {
 	hangUp(own)
 	for _, c := range own {
 		c.host = second
+	}
+	if page != nil {
+		if err := f.startHost(ctx, slices.Index(f.hosts, page.home)); err != nil {
+			return err
+		}
+		if err := page.goHome(ctx); err != nil {
+			return err
+		}
 	}
 	return f.resume(ctx, 1)
 }

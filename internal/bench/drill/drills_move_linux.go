@@ -42,19 +42,24 @@ func (f *fleet) moveBack(ctx context.Context) error {
 	if err := pause(ctx, forgotten); err != nil {
 		return err
 	}
-	return f.forgot(ctx, 1)
+	return f.forgot(ctx)
 }
 
-// forgot checks that a relay knows nobody of the group.
-func (f *fleet) forgot(ctx context.Context, relay int) error {
-	var page struct{ Flows []struct{ Client string } }
-	if err := f.get(ctx, f.relays[relay].url+"/debug/flows?limit=10000", &page); err != nil {
+// forgot checks that the second relay knows nobody of the group.
+func (f *fleet) forgot(ctx context.Context) error {
+	var page struct {
+		Flows []struct {
+			Client, Upstream, State string
+			IdleMS                  int `json:"idle_ms"`
+		}
+	}
+	if err := f.get(ctx, f.relays[1].url+"/debug/flows?limit=10000", &page); err != nil {
 		return err
 	}
 	prefix := fmt.Sprintf("127.1.%d.", moved)
 	for _, flow := range page.Flows {
 		if len(flow.Client) > len(prefix) && flow.Client[:len(prefix)] == prefix {
-			return fmt.Errorf("relay %d still knows %s", relay+1, flow.Client)
+			return fmt.Errorf("relay 2 still knows %s: %+v", flow.Client, flow)
 		}
 	}
 	return nil
@@ -63,7 +68,7 @@ func (f *fleet) forgot(ctx context.Context, relay int) error {
 // moveAndConclude sends the group to the second relay, which does not know it,
 // while the first goes on running.
 func (f *fleet) moveAndConclude(ctx context.Context, which func(*host, int) bool, judge func(*verdict)) error {
-	if err := f.forgot(ctx, 1); err != nil {
+	if err := f.forgot(ctx); err != nil {
 		return err
 	}
 	w := f.now(aftermath)
@@ -92,7 +97,7 @@ func moveOff(ctx context.Context, f *fleet) error {
 // moveDraining is the planned end of a relay: it says goodbye, the balancer sends
 // its clients elsewhere, and it ends within its deadline.
 func moveDraining(ctx context.Context, f *fleet) error {
-	if err := f.forgot(ctx, 1); err != nil {
+	if err := f.forgot(ctx); err != nil {
 		return err
 	}
 	old := f.relays[0].process
@@ -138,7 +143,7 @@ func oneDiesOff(ctx context.Context, f *fleet) error {
 // oneRelayDies kills the first relay. The balancer notices and spreads its clients
 // over the two others; the clients of those must not notice.
 func (f *fleet) oneRelayDies(ctx context.Context, which func(*host, int) bool, judge func(*verdict)) error {
-	if err := f.forgot(ctx, 1); err != nil {
+	if err := f.forgot(ctx); err != nil {
 		return err
 	}
 	from := meter.Now()

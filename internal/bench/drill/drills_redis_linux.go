@@ -123,7 +123,7 @@ func knock(ctx context.Context, d time.Duration) error {
 		if err != nil {
 			return err
 		}
-		defer c.Close()
+		defer func() { _ = c.Close() }()
 		conns[i] = c
 	}
 	packet := make([]byte, 82)

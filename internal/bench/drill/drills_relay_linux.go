@@ -53,20 +53,20 @@ func (f *fleet) crash(ctx context.Context, i int, meanwhile func() error) (spell
 }
 
 // crashAndConclude crashes the first relay.
-func (f *fleet) crashAndConclude(ctx context.Context, meanwhile func() error, which func(*host, int) bool, judge func(*verdict)) error {
+func (f *fleet) crashAndConclude(ctx context.Context, meanwhile func() error, judge func(*verdict)) error {
 	w, err := f.crash(ctx, 0, meanwhile)
 	if err != nil {
 		return err
 	}
-	return f.conclude(ctx, w, which, judge)
+	return f.conclude(ctx, w, nil, judge)
 }
 
 func kill(ctx context.Context, f *fleet) error {
-	return f.crashAndConclude(ctx, nil, nil, func(v *verdict) { v.within(recovery) })
+	return f.crashAndConclude(ctx, nil, func(v *verdict) { v.within(recovery) })
 }
 
 func killOff(ctx context.Context, f *fleet) error {
-	return f.crashAndConclude(ctx, nil, nil, func(v *verdict) { v.beyond(recovery) })
+	return f.crashAndConclude(ctx, nil, func(v *verdict) { v.beyond(recovery) })
 }
 
 // killListening is a crash while callers say nothing.
@@ -77,7 +77,7 @@ func killListening(ctx context.Context, f *fleet) error {
 	if err := pause(ctx, settled); err != nil {
 		return err
 	}
-	err := f.crashAndConclude(ctx, nil, nil, func(v *verdict) { v.within(recovery) })
+	err := f.crashAndConclude(ctx, nil, func(v *verdict) { v.within(recovery) })
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func killRebinding(ctx context.Context, f *fleet) error {
 			}
 		}
 		return nil
-	}, nil, func(v *verdict) { v.within(rebinding) })
+	}, func(v *verdict) { v.within(rebinding) })
 }
 
 // rebinding is the check of the Host's own that a new path has to answer, on top
@@ -149,7 +149,7 @@ func killRoaming(ctx context.Context, f *fleet) error {
 			}
 		}
 		return nil
-	}, nil, func(v *verdict) { v.within(nextCheck) })
+	}, func(v *verdict) { v.within(nextCheck) })
 }
 
 // socketError makes every packet to the second transceiver fail with EPERM for a

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
+	"github.com/usher-rtc/usher/internal/e2e/link"
 	"github.com/usher-rtc/usher/internal/meter"
 	"github.com/usher-rtc/usher/ufrag"
 )
@@ -53,10 +54,12 @@ type fleet struct {
 	pacer    *meter.Pacer
 	callers  []*caller
 	talkers  []*talker
+	links    []*link.Link // as talkers
 	web      *http.Client
 	all      []*process
 	store    *redis // nil without one
 	drill    string // the name of the one that runs
+	verdicts []*verdict
 }
 
 // relayd is a relay: where it is, and the process that is there now.
@@ -246,6 +249,9 @@ func (f *fleet) close() error {
 	for _, t := range f.talkers {
 		t.close()
 	}
+	for _, l := range f.links {
+		_ = l.Close() // its errors are lost packets, which the drill counts
+	}
 	for _, c := range f.callers {
 		c.stop()
 	}
@@ -383,13 +389,15 @@ func (f *fleet) measureOthers(ctx context.Context, name string, w spell, which f
 		}
 	}
 	var calls []call
-	add := func(h *host, group int, session uint32, name string, quiet bool, sent, received []meter.Event) error {
+	var missing []string
+	add := func(h *host, group int, session uint32, name string, quiet bool, sent, received []meter.Event) {
 		if h.gone || without[session] || which != nil && !which(h, group) {
-			return nil
+			return
 		}
 		there, ok := reports[h][session]
 		if !ok {
-			return fmt.Errorf("%s %s has no session %d", h.name, name, session)
+			missing = append(missing, fmt.Sprintf("%s has lost session %d of %s", h.name, session, name))
+			return
 		}
 		c := call{name: name}
 		if !quiet {
@@ -399,26 +407,37 @@ func (f *fleet) measureOthers(ctx context.Context, name string, w spell, which f
 			c.down = &stream{sent: there.Sent, received: received}
 		}
 		calls = append(calls, c)
-		return nil
 	}
 	for _, c := range f.callers {
-		if err := add(c.host, c.group, c.session, "", c.quiet.Load(), c.sent.Since(since), c.received.Since(since)); err != nil {
-			return nil, err
-		}
+		add(c.host, c.group, c.session, "", c.quiet.Load(), c.sent.Since(since), c.received.Since(since))
 	}
 	for _, t := range f.talkers {
 		sent, received := t.heard(since)
-		if err := add(t.host, t.group, t.session, t.name, false, sent, received); err != nil {
-			return nil, err
-		}
+		add(t.host, t.group, t.session, t.name, false, sent, received)
 	}
-	return judge(name, w, calls), nil
+	v := judge(name, w, calls)
+	for _, m := range missing {
+		v.fail("%s", m)
+	}
+	return v, nil
 }
 
-// report prints a verdict and notes what it found.
-func (f *fleet) report(v *verdict) {
-	fmt.Println(v)
-	for _, p := range v.problems {
-		f.run.fail(v.name, p)
+// report notes a verdict.
+func (f *fleet) report(v *verdict) { f.verdicts = append(f.verdicts, v) }
+
+// refresh asks the pages which calls they are in: one that heard nothing for a
+// second between two drills has called again.
+func (f *fleet) refresh(ctx context.Context) error {
+	for _, t := range f.talkers {
+		if t.host.gone {
+			continue
+		}
+		if err := t.called(ctx, 1, callLimit); err != nil {
+			return err
+		}
+		if err := t.locate(ctx); err != nil {
+			return err
+		}
 	}
+	return nil
 }

@@ -25,9 +25,10 @@ type stream struct {
 	sent, received []meter.Event
 }
 
-// gap is the longest silence at the receiver beyond the 20 ms between packets.
-// The silence around the beginning of the spell counts from the last packet
-// before it, and one that has not ended counts to the end of the spell.
+// gap is the longest silence at the receiver beyond the spacing of the packets:
+// 20 ms, or more where the sender itself, on a busy machine, left more time
+// between two. The silence around the beginning of the spell counts from the last
+// packet before it, and one that has not ended counts to the end of the spell.
 func (s *stream) gap(w spell) time.Duration {
 	last := w.from
 	for _, e := range s.received {
@@ -37,15 +38,36 @@ func (s *stream) gap(w spell) time.Duration {
 		last = e.At
 	}
 	longest := int64(0)
+	silence := func(from, to int64) {
+		if to-from-int64(meter.Interval) > longest {
+			longest = max(longest, to-from-s.spacing(from, to))
+		}
+	}
 	for _, e := range s.received {
 		if e.At > w.to {
 			break
 		}
-		longest = max(longest, e.At-last) // negative before the spell
+		silence(last, e.At) // negative before the spell
 		last = max(last, e.At)
 	}
-	longest = max(longest, w.to-last)
-	return max(0, time.Duration(longest)-meter.Interval)
+	silence(last, w.to)
+	return time.Duration(longest)
+}
+
+// spacing is the longest time between two packets of the sender's in a time, of
+// which the first may have left before it: it was received at its beginning.
+func (s *stream) spacing(from, to int64) int64 {
+	longest, last := int64(meter.Interval), int64(0)
+	for _, e := range s.sent {
+		if e.At > to {
+			break
+		}
+		if e.At > from && last != 0 {
+			longest = max(longest, e.At-max(last, from-int64(meter.Interval)))
+		}
+		last = e.At
+	}
+	return longest
 }
 
 const (

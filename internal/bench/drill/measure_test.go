@@ -48,6 +48,28 @@ func TestGap(t *testing.T) {
 	}
 }
 
+// TestGapOfABusySender checks that a silence of the sender's own is not counted.
+func TestGapOfABusySender(t *testing.T) {
+	w := spell{from: 1000 * ms, to: 2000 * ms}
+	paused := append(every(0, 1201, 0), every(1400, 2020, 61)...) // nothing from 1200 to 1400
+	for _, tt := range []struct {
+		name           string
+		sent, received []meter.Event
+		want           int64
+	}{
+		{"steady sender", every(0, 2020, 0), paused, 180},
+		{"the same silence at both", paused, paused, 0},
+		{"a longer one at the receiver", paused, append(every(0, 1101, 0), every(1500, 2020, 66)...), 400 - 200},
+		{"a pause of the sender's elsewhere", append(every(0, 1601, 0), every(1800, 2020, 81)...), paused, 180},
+		{"a sender that has ended", every(0, 1201, 0), every(0, 1201, 0), 780},
+	} {
+		s := &stream{sent: tt.sent, received: tt.received}
+		if got := s.gap(w); got != time.Duration(tt.want*ms) {
+			t.Errorf("%s: %v, want %d ms", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestLosses(t *testing.T) {
 	sent := every(0, 4000, 0) // number n is sent at 20n ms
 	without := func(lost ...uint32) (received []meter.Event) {

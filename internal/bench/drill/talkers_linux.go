@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,18 +32,21 @@ var (
 // talker is a browser with a call.
 type talker struct {
 	name    string
-	host    *host
+	home    *host // where its calls go by themselves
+	host    *host // where its call is
 	group   int
 	browser *browser.Browser
 	page    *browser.Page
 	stderr  *tail
 	site    *http.Server
-	link    *link.Link
+	link    *link.Link // of the host that it is at
 	session uint32
+	client  netip.AddrPort // at the link
 	fleet   *fleet
 
 	mu     sync.Mutex
 	target *host // of the next call
+	calls  int   // that the page has made
 }
 
 // tail keeps the last bytes that were written to it.
@@ -65,10 +69,11 @@ func (t *tail) String() string {
 	return string(bytes.TrimSpace(t.b))
 }
 
-// script is the page. It calls, and calls again when nothing has been heard for a
-// second, as any page would whose user would otherwise hear nothing.
+// script is the page. It calls, and calls again when nothing has been heard for
+// two seconds, as any page would whose user would otherwise hear nothing.
 const script = `<!doctype html><meta charset="utf-8"><title>drill</title><link rel="icon" href="data:,">
 <script>
+window.over = false; // true ends the call
 window.state = {calls: 0, ufrag: '', problem: ''};
 const heard = async (pc) => {
   for (const s of (await pc.getStats()).values()) {
@@ -101,7 +106,7 @@ window.talk = async () => {
       await sleep(200);
       continue;
     }
-    for (let last = 0, since = performance.now(), counted = false; performance.now() - since < (counted ? 1000 : 10000); await sleep(100)) {
+    for (let last = 0, since = performance.now(), counted = false; !window.over && performance.now() - since < (counted ? 2000 : 10000); await sleep(100)) {
       const n = await heard(now.pc);
       if (n > last) {
         if (!counted) window.state = {calls: window.state.calls + 1, ufrag: now.ufrag, problem: ''};
@@ -111,6 +116,7 @@ window.talk = async () => {
       }
     }
     now.pc.close();
+    window.over = false;
   }
 };
 </script>`
@@ -127,14 +133,15 @@ type pageState struct {
 func (f *fleet) openTalkers(ctx context.Context) error {
 	f.talkers = make([]*talker, len(kinds))
 	for i := range kinds {
-		t := &talker{name: names[i], host: f.hosts[f.plan.hosts+i], fleet: f}
-		t.target = t.host
+		home := f.hosts[f.plan.hosts+i]
+		t := &talker{name: names[i], home: home, host: home, target: home, fleet: f}
 		f.talkers[i] = t
 		var err error
 		t.link, err = link.New(link.Config{Listen: doors[i], Relay: vip, Source: groupAddr(t.group, 90+i)})
 		if err != nil {
 			return err
 		}
+		f.links = append(f.links, t.link)
 		if err := t.serve(fmt.Sprintf("127.0.0.1:%d", 8090+i)); err != nil {
 			return err
 		}
@@ -152,6 +159,32 @@ func (f *fleet) openTalkers(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// aim sends the page's next call to a transceiver of the browsers.
+func (t *talker) aim(h *host) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.target = h
+}
+
+// arrived waits until the page has made another call than it was in at the last
+// refresh, to the transceiver of the talker at.
+func (t *talker) arrived(ctx context.Context, at *talker) error {
+	if err := t.called(ctx, t.calls+1, callLimit); err != nil {
+		return err
+	}
+	t.host, t.link = at.home, t.fleet.links[slices.Index(t.fleet.talkers, at)]
+	return t.locate(ctx)
+}
+
+// goHome ends the page's call and waits until it has made one to its home.
+func (t *talker) goHome(ctx context.Context) error {
+	t.aim(t.home)
+	if err := t.page.Call(ctx, "() => { window.over = true; }", nil, nil); err != nil {
+		return err
+	}
+	return t.arrived(ctx, t)
 }
 
 // serve serves the page, and passes its calls on to the target.
@@ -197,9 +230,33 @@ func (t *talker) called(ctx context.Context, n int, limit time.Duration) error {
 			return fmt.Errorf("%s is in call %d, want %d: %s %s", t.name, s.Calls, n, s.Problem, t.stderr)
 		}
 		route, err := t.fleet.codec.Decode([]byte(s.Ufrag))
-		t.session = route.Session
+		t.session, t.calls = route.Session, s.Calls
 		return err
 	})
+}
+
+// locate finds the browser's socket: behind the link there may be several.
+func (t *talker) locate(ctx context.Context) error {
+	var page struct {
+		Sessions []struct {
+			Session uint32
+			Client  netip.AddrPort
+		}
+	}
+	if err := t.fleet.get(ctx, t.host.url+"/debug/sessions", &page); err != nil {
+		return err
+	}
+	for _, s := range page.Sessions {
+		if s.Session != t.session {
+			continue
+		}
+		if client, ok := t.link.Client(s.Client); ok {
+			t.client = client
+			return nil
+		}
+		return fmt.Errorf("%s: the link has no client at %v", t.name, s.Client)
+	}
+	return fmt.Errorf("%s has no session %d of %s", t.host.name, t.session, t.name)
 }
 
 // heard returns what the browser has sent and received, as the link saw it.
@@ -207,7 +264,7 @@ func (t *talker) heard(since int64) (sent, received []meter.Event) {
 	now, clock := time.Now(), meter.Now()
 	events := func(d link.Direction) (all []meter.Event) {
 		var numbers meter.Unwrapper
-		for _, p := range t.link.Find(netip.AddrPort{}, d, time.Time{}, link.RTP) {
+		for _, p := range t.link.Find(t.client, d, time.Time{}, link.RTP) {
 			e := meter.Event{Seq: numbers.Next(p.Seq), At: clock - int64(now.Sub(p.At))}
 			if e.At >= since {
 				all = append(all, e)
@@ -229,9 +286,6 @@ func (t *talker) close() {
 	}
 	if t.site != nil {
 		_ = t.site.Close()
-	}
-	if t.link != nil {
-		_ = t.link.Close() // its errors are lost packets, which the drill counts
 	}
 }
 

@@ -26,6 +26,8 @@ const (
 	window = 256
 	// slack is how far the sender may sleep past a frame's time.
 	slack = 100 * time.Microsecond
+	// silence is longer than what the Host keeps for a service, 1 s.
+	silence = 1500 * time.Millisecond
 	// straggle is how long the last frames are waited for.
 	straggle = time.Second
 	// setupLimit bounds one call's set-up on a machine that is busy.
@@ -220,8 +222,10 @@ func (c *callers) run(ctx context.Context, d time.Duration, stop func() bool) (s
 	return sent, nil
 }
 
-// warm speaks until every caller hears itself, and a second more, in which
-// buffers find their size.
+// warm speaks until every caller hears itself, is silent for a while, and speaks
+// a second more, in which buffers find their size. What a caller said before its
+// service was there came to the service all at once, and an echo of it plays
+// for as long as it lasts: the silence lets it end.
 func (c *callers) warm(ctx context.Context) error {
 	all := func() bool {
 		for _, one := range c.all {
@@ -239,6 +243,11 @@ func (c *callers) warm(ctx context.Context) error {
 	}
 	if !all() {
 		return fmt.Errorf("after %v not every caller hears itself", warmLimit)
+	}
+	select {
+	case <-time.After(silence):
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	_, err := c.run(ctx, time.Second, func() bool { return false })
 	return err

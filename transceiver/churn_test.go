@@ -1,0 +1,160 @@
+package transceiver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/usher-rtc/usher/internal/stun"
+)
+
+// Sessions that end in every way there is, 50 at a time, leave nothing behind:
+// no goroutine, no descriptor, no entry in a table, no memory.
+func TestChurnLeavesNothingBehind(t *testing.T) {
+	const atOnce = 50
+	total := 300
+	if os.Getenv("USHER_E2E") == "all" {
+		total = 10_000
+	}
+	host, relay := setup(t, func(c *Config) {
+		c.OnSession = echoSession
+		c.ConnectTimeout = 5 * time.Second
+		c.DTLSTimeout = 3 * time.Second
+		c.ConsentTimeout = 6 * time.Second // Pion's clients check every 2 s, later on a busy machine
+	})
+	refuse := errors.New("no")
+	connected := func(end func(c *client, s *Session)) func(testing.TB) {
+		return func(t testing.TB) {
+			c := newClient(t, nil)
+			ch := c.channel()
+			s := c.call(host, AcceptOptions{})
+			wait(t, "the data channel", ch.open) // now the client's DTLS is up too, and says when it closes
+			end(c, s)
+			wait(t, "the end", s.Done())
+			_ = c.pc.GracefulClose()
+		}
+	}
+	ways := []struct {
+		name   string
+		reason Reason
+		run    func(testing.TB)
+	}{
+		{"before the answer", ReasonRejected, func(t testing.TB) {
+			_, _, err := host.Accept(context.Background(), browserOffer(), AcceptOptions{Prepare: func(*Session) error { return refuse }})
+			if !errors.Is(err, refuse) {
+				t.Errorf("got %v", err)
+			}
+		}},
+		{"during ICE", ReasonNeverConnected, func(t testing.TB) {
+			s, _, err := host.Accept(context.Background(), browserOffer(), AcceptOptions{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			wait(t, "the end", s.Done())
+		}},
+		{"during DTLS", ReasonDTLSTimeout, func(t testing.TB) {
+			c := newRawClient(t, host, relay)
+			c.keepChecking()
+			_ = c.conn.Close()
+		}},
+		{"by the client", ReasonClientClosed, connected(func(c *client, _ *Session) { _ = c.pc.Close() })},
+		{"by the server", ReasonServer, connected(func(_ *client, s *Session) { _ = s.Close() })},
+		{"by silence", ReasonConsentLost, connected(func(c *client, _ *Session) { c.pc.SCTP().Transport().ICETransport().Stop() })},
+	}
+	run := func(n int) {
+		places := make(chan struct{}, atOnce)
+		var all sync.WaitGroup
+		for i := range n {
+			places <- struct{}{}
+			all.Go(func() {
+				defer func() { <-places }()
+				one := &scope{TB: t}
+				defer one.end()
+				ways[i%len(ways)].run(one)
+			})
+		}
+		all.Wait()
+	}
+	run(2 * atOnce) // pools, certificate, tables at their size
+	before := census(t)
+	ended := host.Stats().Ended
+	run(total)
+	relay.framesMu.Lock()
+	relay.frames = nil // the stub's own record
+	relay.framesMu.Unlock()
+	var after population
+	eventually(t, "goroutines and descriptors to be back", func() bool {
+		after = census(t)
+		return after.goroutines <= before.goroutines && after.descriptors <= before.descriptors
+	})
+	t.Logf("%d sessions: %+v, then %+v", total, before, after)
+	if after.heap > before.heap+before.heap/10+1<<20 {
+		t.Errorf("heap of %d bytes, %d before", after.heap, before.heap)
+	}
+	ufrags, numbers := host.sessions.len()
+	if n := host.paths.len(); ufrags+numbers+n+host.minter.Live()+len(host.Sessions()) != 0 {
+		t.Errorf("left behind: %d ufrags, %d numbers, %d paths, %d minted", ufrags, numbers, n, host.minter.Live())
+	}
+	for _, w := range ways {
+		if n := host.Stats().Ended[w.reason] - ended[w.reason]; int(n) < total/len(ways) {
+			t.Errorf("%d sessions ended %s, want %d", n, w.name, total/len(ways))
+		}
+	}
+}
+
+// scope is a part of a test that lets go of its clients before the test does.
+type scope struct {
+	testing.TB
+	cleanups []func()
+}
+
+// Cleanup implements testing.TB.
+func (s *scope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+
+func (s *scope) end() {
+	for _, f := range slices.Backward(s.cleanups) {
+		f()
+	}
+}
+
+// population is what a leak would add to.
+type population struct {
+	goroutines, descriptors int
+	heap                    uint64
+}
+
+func census(t *testing.T) (p population) {
+	t.Helper()
+	runtime.GC()
+	runtime.GC() // what finalizers and pools held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	p.heap, p.goroutines = m.HeapAlloc, runtime.NumGoroutine()
+	if entries, err := os.ReadDir("/proc/self/fd"); err == nil { // nowhere but on Linux
+		p.descriptors = len(entries)
+	}
+	return p
+}
+
+// keepChecking sends checks until the session has ended.
+func (c *rawClient) keepChecking() {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for n := byte(2); ; n++ {
+		select {
+		case <-c.s.Done():
+			return
+		case <-tick.C:
+			c.send(c.check(stun.TransactionID{n}))
+		case <-time.After(patience):
+			c.t.Error("the session does not end")
+			return
+		}
+	}
+}
