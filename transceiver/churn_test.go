@@ -101,10 +101,17 @@ func TestChurnLeavesNothingBehind(t *testing.T) {
 	if n := host.paths.len(); ufrags+numbers+n+host.minter.Live()+len(host.Sessions()) != 0 {
 		t.Errorf("left behind: %d ufrags, %d numbers, %d paths, %d minted", ufrags, numbers, n, host.minter.Live())
 	}
+	all := 0
 	for _, w := range ways {
-		if n := host.Stats().Ended[w.reason] - ended[w.reason]; int(n) < total/len(ways) {
+		n := int(host.Stats().Ended[w.reason] - ended[w.reason])
+		all += n
+		// A datagram that says goodbye can be lost: then it is silence.
+		if n < total/len(ways)*8/10 {
 			t.Errorf("%d sessions ended %s, want %d", n, w.name, total/len(ways))
 		}
+	}
+	if all != total {
+		t.Errorf("%d sessions ended, of %d", all, total)
 	}
 }
 

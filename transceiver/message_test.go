@@ -2,6 +2,9 @@ package transceiver
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -96,4 +99,40 @@ func FuzzParseFragment(f *testing.F) {
 			t.Fatalf("%q: %q %q %v, want %q %q", body, gotUfrag, gotPassword, err, u, p)
 		}
 	})
+}
+
+// Every kind of problem that the code can answer with is described under its
+// name, since its type is the address of that description.
+func TestProblemsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/signalling.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, name := range sources {
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`newProblem\([^,]+, "([a-z-]+)"`).FindAllSubmatch(source, -1) {
+			names[string(m[1])] = true
+		}
+	}
+	if len(names) < 15 {
+		t.Fatalf("found only %v", names)
+	}
+	for name := range names {
+		if !strings.Contains(string(page), "\n### "+name+"\n") {
+			t.Errorf("%s is not in docs/signalling.md", name)
+		}
+	}
+	for r := ReasonNone + 1; r < reasonCount; r++ {
+		if !strings.Contains(strings.ReplaceAll(string(page), "\n", " "), "`"+r.String()+"`") {
+			t.Errorf("the reason %q is not in docs/signalling.md", r)
+		}
+	}
 }

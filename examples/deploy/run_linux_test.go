@@ -65,7 +65,7 @@ func TestPrograms(t *testing.T) {
 		"transceiverd": {"-ingress=203.0.113.1:3478", "-trunk=127.77.9.1:9000", "-allow-relay=127.0.0.0/8"},
 	} {
 		t.Run("without keys/"+program, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			args = append(args, "-keys=base/common/secrets/ufrag-keys.txt")
 			out, err := exec.CommandContext(ctx, filepath.Join(dir, program), args...).CombinedOutput()
@@ -146,7 +146,7 @@ func play(t *testing.T, o *objects, path string, pod *corev1.PodTemplateSpec, ip
 		arg = strings.Replace(arg, "addr=:", "addr="+ip+":", 1) // leaves the machine's other addresses alone
 		args = append(args, strings.ReplaceAll(arg, "/etc/usher/", root+"/etc/usher/"))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var log bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
@@ -169,7 +169,7 @@ func play(t *testing.T, o *objects, path string, pod *corev1.PodTemplateSpec, ip
 		}
 	}
 	base := "http://" + ip + ":" + port
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(40 * time.Second); ; {
 		if _, err := get(ctx, base+c.ReadinessProbe.HTTPGet.Path); err == nil {
 			break
 		} else if time.Now().After(deadline) || len(ended) > 0 {

@@ -12,7 +12,7 @@ import (
 // TestErrorsAreOneLine checks what a user sees after the usual mistakes: one
 // line on stderr that names the thing, and exit status 1.
 func TestErrorsAreOneLine(t *testing.T) {
-	ctx := testContext(t, time.Minute, "ufragctl", "relayd", "transceiverd", "quickstart")
+	ctx := testContext(t, time.Minute, "ufragctl", "relayd", "transceiverd", "quickstart", "signalproxy")
 	keys, _ := keyFile(t, ctx)
 	badKeys := filepath.Join(t.TempDir(), "bad.txt")
 	if err := os.WriteFile(badKeys, []byte("A tooshort mint\n"), 0o600); err != nil {
@@ -33,6 +33,7 @@ func TestErrorsAreOneLine(t *testing.T) {
 	relayd := []string{"-listen", "127.0.0.1:0", "-trunk", "127.0.0.1:0", "-http", "127.0.0.1:0", "-keys", keys, "-allow-upstream", "127.0.0.1"}
 	transceiverd := []string{"-trunk", "127.0.0.1:0", "-http", "127.0.0.1:0", "-ingress", "127.0.0.1:3478", "-keys", keys, "-allow-relay", "127.0.0.1"}
 	quickstart := []string{"-http", "127.0.0.1:0", "-relay", "127.0.0.1:0"}
+	signalproxy := []string{"-http", "127.0.0.1:0", "-keys", keys, "-transceiver", "127.0.0.1:9000=http://127.0.0.1:8080"}
 	with := func(args []string, more ...string) []string { return append(append([]string(nil), args...), more...) }
 	without := func(args []string, flag string) []string {
 		for i, a := range args {
@@ -71,6 +72,11 @@ func TestErrorsAreOneLine(t *testing.T) {
 		{"taken ingress", "quickstart", with(quickstart, "-relay", takenUDP), takenUDP},
 		{"taken page", "quickstart", with(quickstart, "-http", takenTCP), takenTCP},
 		{"number", "quickstart", with(quickstart, "-transceivers", "0"), "-transceivers"},
+		{"taken page", "signalproxy", with(signalproxy, "-http", takenTCP), takenTCP},
+		{"no key file", "signalproxy", without(signalproxy, "-keys"), "-keys is required"},
+		{"no transceiver", "signalproxy", without(signalproxy, "-transceiver"), "-transceiver is required"},
+		{"bad transceiver", "signalproxy", with(signalproxy, "-transceiver", "http://127.0.0.1:8080"), "trunk address"},
+		{"interval", "signalproxy", with(signalproxy, "-check", "0s"), "-check"},
 		{"nothing to do", "ufragctl", nil, "keygen, mint or decode"},
 		{"unknown command", "ufragctl", []string{"encode"}, "encode"},
 		{"missing key file", "ufragctl", []string{"decode", "-keys", "/nonexistent/keys", "x"}, "/nonexistent/keys"},

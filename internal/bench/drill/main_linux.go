@@ -229,6 +229,14 @@ func (r *runner) runStage(ctx context.Context, s stage, wanted []drill) (err err
 			return err
 		}
 	}
+	if pl.browsers {
+		// Before the fleet has anything to do.
+		for _, kind := range kinds {
+			if _, _, err := r.browser(ctx, kind); err != nil {
+				return err
+			}
+		}
+	}
 	setup, cancel := context.WithTimeout(ctx, setupLimit)
 	defer cancel()
 	begin := time.Now()

@@ -34,7 +34,7 @@ type fleet struct {
 	engine               *callers.Engine
 	pacer                *meter.Pacer
 	calls                []*call
-	quick                bool // see options
+	quick                bool          // see options
 	noise                time.Duration // what the machine adds to gaps by itself
 	problems             []string
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/meter"
+	"github.com/usher-rtc/usher/relay"
 )
 
 // The bounds are those of the drills.
@@ -158,7 +159,7 @@ func drainEdges(ctx context.Context, f *fleet, name string) error {
 	all := uint64(0)
 	err := f.each(edges, func(r *region, i int, s *server) error {
 		w := spell{from: meter.Now()}
-		found, err := f.storeHits(ctx, r.edges[1-i])
+		earlier, err := f.store(ctx, r.edges[1-i])
 		if err != nil {
 			return err
 		}
@@ -179,14 +180,15 @@ func drainEdges(ctx context.Context, f *fleet, name string) error {
 		if err := r.balance(); err != nil {
 			return err
 		}
-		moved, err := f.storeHits(ctx, r.edges[1-i])
+		after, err := f.store(ctx, r.edges[1-i])
 		if err != nil {
 			return err
 		}
 		return f.conclude(ctx, fmt.Sprintf("%s/%s-%d", name, places[r.number], i+1), w, func(v *verdict) {
 			v.within(jitter, 0)
-			v.note("found in redis %d", moved-found)
-			all += moved - found
+			found := after.Hits - earlier.Hits
+			v.note("in redis %d missing %d no answer %d", found, after.Misses-earlier.Misses, after.Failed+after.Shed-earlier.Failed-earlier.Shed)
+			all += found
 		})
 	})
 	if err == nil && all == 0 {
@@ -195,11 +197,11 @@ func drainEdges(ctx context.Context, f *fleet, name string) error {
 	return err
 }
 
-// storeHits returns how many clients a relay has found in the flow store.
-func (f *fleet) storeHits(ctx context.Context, s *server) (uint64, error) {
-	var stats struct{ Store struct{ Hits uint64 } }
+// store returns what a relay says about its flow store.
+func (f *fleet) store(ctx context.Context, s *server) (relay.StoreStats, error) {
+	var stats struct{ Store relay.StoreStats }
 	err := f.get(ctx, s, "/debug/stats", &stats)
-	return stats.Store.Hits, err
+	return stats.Store, err
 }
 
 // terminate ends a server as an orchestrator does.
