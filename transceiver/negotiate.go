@@ -156,6 +156,14 @@ func (s *Session) supersede() {
 	}
 }
 
+// withdraw voids the Host's own offer, which the client has not looked at
+// because it was waiting for an answer to its own.
+func (s *Session) withdraw() {
+	s.negotiation.Lock()
+	defer s.negotiation.Unlock()
+	s.supersede()
+}
+
 // SetAnswer takes the client's answer to the newest Offer. An error that is
 // the answer's fault is an *OfferError; the offer is void then, and everything
 // as before. ErrNoOffer says that there is no offer to answer. The track of a

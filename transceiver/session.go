@@ -341,26 +341,43 @@ func (s *Session) teardown(reason Reason) {
 // answered one at a time. The context only bounds the wait for an earlier one.
 // An offer of the Host's that is unanswered is given up: see Offer.
 func (s *Session) Renegotiate(ctx context.Context, offerSDP string) (answer string, err error) {
+	return s.takeOffer(ctx, offerSDP, nil)
+}
+
+// takeOffer is Renegotiate. It hands the outcome to deliver, if that is not nil,
+// before the Host can make an offer of its own: a client ignores one that comes
+// while it waits for an answer.
+func (s *Session) takeOffer(ctx context.Context, offerSDP string, deliver func(answer string, err error)) (answer string, err error) {
 	if err := ctx.Err(); err != nil {
-		return "", err
-	}
-	o, err := parseOffer(offerSDP, s.host.cfg.MaxOfferBytes)
-	if err != nil {
 		return "", err
 	}
 	s.negotiation.Lock()
 	defer s.negotiation.Unlock()
+	answer, err = s.answerOffer(ctx, offerSDP)
+	if deliver != nil {
+		deliver(answer, err)
+	}
+	return answer, err
+}
+
+// answerOffer is takeOffer with the negotiation lock held.
+func (s *Session) answerOffer(ctx context.Context, offerSDP string) (answer string, err error) {
 	switch {
 	case s.ending.Load():
 		return "", s.Err()
 	case ctx.Err() != nil:
 		return "", ctx.Err()
-	case o.fingerprint != s.first.fingerprint:
+	}
+	s.supersede()
+	o, err := parseOffer(offerSDP, s.host.cfg.MaxOfferBytes)
+	if err != nil {
+		return "", err
+	}
+	if o.fingerprint != s.first.fingerprint {
 		// RFC 8842 section 4: another identity is another association, and
 		// that takes a new session.
 		return "", badOffer(ErrChangedIdentity, "")
 	}
-	s.supersede()
 	return s.negotiate(o, nil)
 }
 

@@ -271,13 +271,17 @@ func (k *socket) handle(m *message) *problem {
 	switch m.Type {
 	case typeOffer:
 		if p := k.g.limited(k.r); p != nil {
-			return p
+			k.send(&message{Type: typeError, ID: m.ID, Problem: p})
+			s.withdraw()
+			return nil
 		}
-		answer, err := s.Renegotiate(ctx, m.SDP)
-		if err != nil {
-			return k.g.problemOf(err)
-		}
-		k.send(&message{Type: typeAnswer, ID: m.ID, SDP: answer})
+		_, _ = s.takeOffer(ctx, m.SDP, func(answer string, err error) {
+			if err != nil {
+				k.send(&message{Type: typeError, ID: m.ID, Problem: k.g.problemOf(err)})
+				return
+			}
+			k.send(&message{Type: typeAnswer, ID: m.ID, SDP: answer})
+		})
 	case typeAnswer:
 		if err := s.setAnswer(ctx, m.ID, m.SDP); err != nil {
 			return k.g.problemOf(err)

@@ -238,6 +238,21 @@ func TestWebSocketGlare(t *testing.T) {
 	}
 	ch.echo(t, "after")
 
+	// So it is with an offer of the client's that cannot be answered.
+	go func() { result <- s.Negotiate(ctx) }()
+	void = k.receive(typeOffer)
+	k.send(message{Type: typeOffer, ID: 4, SDP: "v=1"})
+	if m := k.receive(typeError); m.ID != 4 {
+		t.Errorf("%s", m.encode())
+	}
+	if m = k.receive(typeOffer); m.ID == void.ID {
+		t.Error("the void offer is sent again under its old id")
+	}
+	k.send(message{Type: typeAnswer, ID: m.ID, SDP: c.answerTo(m.SDP)})
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+
 	// A client may say that it cannot.
 	go func() { result <- s.RestartICE(ctx) }()
 	m = k.receive(typeOffer)

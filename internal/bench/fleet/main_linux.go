@@ -28,7 +28,7 @@ const (
 type options struct {
 	calls    int
 	rollouts *regexp.Regexp // those whose names it matches
-	quick    bool           // one server of each kind, and no judgement of gaps and losses
+	quick    bool           // one server of each kind, and no judgement of times and losses
 	out      io.Writer
 }
 
@@ -43,7 +43,7 @@ func runFlags() error {
 	o := options{out: os.Stdout}
 	flag.IntVar(&o.calls, "calls", 100, "`number` of calls, a multiple of 4")
 	pattern := flag.String("rollouts", "", "`pattern` that the names of the roll-outs to run match")
-	flag.BoolVar(&o.quick, "quick", false, "roll over one server of each kind, and do not judge gaps and losses: for machines that do other things too")
+	flag.BoolVar(&o.quick, "quick", false, "roll over one server of each kind, and do not judge times and losses: for machines that do other things too")
 	flag.Parse()
 	if o.calls < 4 || o.calls > maxCalls || o.calls%4 != 0 {
 		return fmt.Errorf("-calls: want a multiple of 4 up to %d", maxCalls)

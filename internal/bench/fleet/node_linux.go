@@ -38,7 +38,9 @@ func newNode(addr netip.Addr) (*node, error) {
 		return nil, err
 	}
 	n := &node{addr: addr, ns: ns, jobs: make(chan func()), done: make(chan struct{})}
-	n.web = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: atOnce}}
+	// Every caller connects anew, as if all were different people; and no connection
+	// is left to a server that has been restarted.
+	n.web = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: n.dial, DisableKeepAlives: true}}
 	entered := make(chan error, 1)
 	go func() {
 		defer close(n.done)
@@ -106,7 +108,6 @@ func (n *node) sysctl(settings ...string) error {
 
 // close ends the node's thread and the processes that it started.
 func (n *node) close() {
-	n.web.CloseIdleConnections()
 	close(n.jobs)
 	<-n.done
 	_ = n.ns.Close()

@@ -22,6 +22,10 @@ const (
 	failover = 1250*time.Millisecond + jitter
 	// aftermath is how long after an event calls are observed.
 	aftermath = 1500 * time.Millisecond
+	// patience is how long a quick run waits for audio on a busy machine.
+	patience = 10 * time.Second
+	// grace is what a program may take to end after it has drained.
+	grace = 3 * time.Second
 )
 
 // rollouts are the events, in the order in which they run. Each leaves the fleet
@@ -57,18 +61,14 @@ func (f *fleet) conclude(ctx context.Context, name string, w spell, judge func(*
 	if w.to == 0 {
 		w.to = meter.Now() + int64(aftermath)
 	}
-	if err := pause(ctx, time.Duration(w.to-meter.Now())); err != nil {
-		return err
+	v, err := f.observe(ctx, name, w)
+	for end := time.Now().Add(patience); err == nil && f.quick && v.silent > 0 && time.Now().Before(end); {
+		w.to = meter.Now() + int64(late)
+		v, err = f.observe(ctx, name, w)
 	}
-	records, err := f.records(ctx, w)
 	if err != nil {
 		return err
 	}
-	v := &verdict{name: name, spell: w, noise: f.noise}
-	for _, r := range records {
-		v.add(r.call.far(), r.up, r.down)
-	}
-	v.note("calls %d", len(records))
 	judge(v)
 	f.say("%v", v)
 	if v.silent > 0 {
@@ -80,6 +80,23 @@ func (f *fleet) conclude(ctx context.Context, name string, w spell, judge func(*
 		}
 	}
 	return nil
+}
+
+// observe waits for the end of a spell and collects what the calls noticed.
+func (f *fleet) observe(ctx context.Context, name string, w spell) (*verdict, error) {
+	if err := pause(ctx, time.Duration(w.to-meter.Now())); err != nil {
+		return nil, err
+	}
+	records, err := f.records(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	v := &verdict{name: name, spell: w, noise: f.noise}
+	for _, r := range records {
+		v.add(r.call.far(), r.up, r.down)
+	}
+	v.note("calls %d", len(records))
+	return v, nil
 }
 
 // steady is no event at all. On a machine that does other things too there are
@@ -191,7 +208,7 @@ func drainEdges(ctx context.Context, f *fleet, name string) error {
 			all += found
 		})
 	})
-	if err == nil && all == 0 {
+	if err == nil && all == 0 && !f.quick { // few calls may all be at the other edge
 		f.fail("%s: no edge found a client in Redis", name)
 	}
 	return err
@@ -209,7 +226,7 @@ func (s *server) terminate(limit time.Duration) error {
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	return s.ended(limit + time.Second)
+	return s.ended(limit + grace)
 }
 
 // restartClusters ends each cluster relay and starts it again. It says goodbye, so
@@ -267,7 +284,7 @@ func rollTransceivers(ctx context.Context, f *fleet, name string) error {
 		if err := f.placeAll(ctx, own); err != nil {
 			return err
 		}
-		if err := s.ended(hostDrain + time.Second); err != nil {
+		if err := s.ended(hostDrain + grace); err != nil {
 			return err
 		}
 		if _, err := s.start(ctx); err != nil {
