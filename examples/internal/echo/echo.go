@@ -6,6 +6,7 @@ package echo
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/usher-rtc/usher/transceiver"
 )
@@ -24,7 +25,8 @@ func Attach(s *transceiver.Session) error {
 			}
 		}
 	})
-	audio, err := s.OpenAudio(transceiver.AudioConfig{})
+	// An echo that is late is no use: after a stall the oldest of what waits is dropped.
+	audio, err := s.OpenAudio(transceiver.AudioConfig{ReceiveQueue: 15, SendQueue: 200 * time.Millisecond})
 	if errors.Is(err, transceiver.ErrNoOpus) {
 		return nil // a client with a data channel alone
 	}

@@ -71,14 +71,41 @@ func (f *fleet) moveAndConclude(ctx context.Context, which func(*host, int) bool
 	if err := f.forgot(ctx); err != nil {
 		return err
 	}
+	before, err := f.lookups(ctx)
+	if err != nil {
+		return err
+	}
 	w := f.now(aftermath)
 	if err := f.move(ctx, 1); err != nil {
 		return err
 	}
-	if err := f.conclude(ctx, w, which, judge); err != nil {
+	err = f.conclude(ctx, w, which, func(v *verdict) {
+		judge(v)
+		if f.store == nil {
+			return
+		}
+		after, err := f.lookups(ctx)
+		if err != nil {
+			v.fail("%v", err)
+		}
+		v.note("lookups %d, hits %d, failed %d", after.Lookups-before.Lookups, after.Hits-before.Hits, after.Failed-before.Failed)
+	})
+	if err != nil {
 		return err
 	}
 	return f.moveBack(ctx)
+}
+
+// storeStats is what the second relay says about its store.
+type storeStats struct {
+	Lookups, Hits, Failed uint64
+	Refused               map[string]uint64
+}
+
+func (f *fleet) lookups(ctx context.Context) (storeStats, error) {
+	var stats struct{ Store storeStats }
+	err := f.get(ctx, f.relays[1].url+"/debug/stats", &stats)
+	return stats.Store, err
 }
 
 func moveStore(ctx context.Context, f *fleet) error {

@@ -188,11 +188,8 @@ func redisForged(ctx context.Context, f *fleet) error {
 	}
 	f.drill += "-then-move"
 	refused := func() (n uint64, err error) {
-		var stats struct {
-			Store struct{ Refused map[string]uint64 }
-		}
-		err = f.get(ctx, f.relays[1].url+"/debug/stats", &stats)
-		for _, c := range stats.Store.Refused {
+		stats, err := f.lookups(ctx)
+		for _, c := range stats.Refused {
 			n += c
 		}
 		return n, err

@@ -154,6 +154,7 @@ type runner struct {
 	programs *programs
 	browsers map[browser.Kind]running
 	failed   []string
+	unjudged []string // bounds were missed while the machine was busy
 	done     int
 }
 
@@ -205,6 +206,9 @@ func (r *runner) runAll(ctx context.Context) error {
 		}
 	}
 	r.progress("%v for %d drills", time.Since(begin).Round(time.Second), r.done)
+	if len(r.unjudged) > 0 {
+		r.progress("not judged, the machine was too busy: %s", strings.Join(r.unjudged, ", "))
+	}
 	switch {
 	case len(r.failed) > 0:
 		return fmt.Errorf("failed: %s", strings.Join(r.failed, ", "))
@@ -268,8 +272,25 @@ const (
 	attempts = 3
 	// disturbed is how long this process may be held up before a bound that was
 	// not kept is taken for the machine's fault.
-	disturbed = 20 * time.Millisecond
+	disturbed = 10 * time.Millisecond
+	// patience is how long a drill waits for a machine that is busy.
+	patience = 15 * time.Second
 )
+
+// calm waits until this process has not been held up for a second, at most for
+// patience: browsers that have just started, for instance, keep a machine busy.
+func (f *fleet) calm(ctx context.Context) error {
+	for begin := time.Now(); time.Since(begin) < patience; {
+		f.pacer.Late()
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+		if f.pacer.Late() <= disturbed {
+			break
+		}
+	}
+	return nil
+}
 
 // attempt makes a drill and reports what came of it. If bounds were not kept while
 // the machine was busy with something else, it may ask for another one instead.
@@ -280,7 +301,9 @@ func (f *fleet) attempt(ctx context.Context, d drill, more bool) (again bool, er
 	if err := f.refresh(limited); err != nil {
 		return false, err
 	}
-	f.pacer.Late()
+	if err := f.calm(limited); err != nil {
+		return false, err
+	}
 	if err := d.run(limited, f); err != nil {
 		return false, err
 	}
@@ -295,10 +318,17 @@ func (f *fleet) attempt(ctx context.Context, d drill, more bool) (again bool, er
 	for _, v := range f.verdicts {
 		fmt.Println(v)
 		for _, p := range v.problems {
+			if late > disturbed {
+				f.run.progress("disturbed for %.0f ms, so not judged: %s: %s", millis(late), v.name, p)
+				continue
+			}
 			f.run.fail(v.name, p)
 		}
 	}
-	if failed {
+	switch {
+	case failed && late > disturbed:
+		f.run.unjudged = append(f.run.unjudged, d.name)
+	case failed:
 		f.run.explain(f)
 	}
 	return false, nil
