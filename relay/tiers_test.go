@@ -97,9 +97,9 @@ func TestTiersConfig(t *testing.T) {
 }
 
 func TestTunnel(t *testing.T) {
-	far := newBench(t, clusterRelay(t, 1))
 	for name, wildcard := range map[string]bool{"edge that knows its address": false, "edge that does not": true} {
 		t.Run(name, func(t *testing.T) {
+			far := newBench(t, clusterRelay(t, 1))
 			edge := newBench(t, func(c *Config) {
 				edgeOf(t, 1, cluster.Table{farCluster: {far.trunk()}})(c)
 				if wildcard {
