@@ -268,8 +268,10 @@ func (p *peer) keepalive(now time.Time) {
 		return
 	}
 	if p.missed++; p.missed > keepaliveMisses {
-		// Gone, or unreachable: once it answers a hello it gets its flows again.
+		// Gone, or unreachable: once it answers a hello it gets its flows again, and
+		// meanwhile they may come to the ingress's other relays.
 		p.link.Forget()
+		p.host.announceElsewhere(p.addr, slices.Clone(p.ingresses))
 		return
 	}
 	p.token++
@@ -352,7 +354,7 @@ func (h *Host) announceToEdge(relay netip.AddrPort, question []trunk.Frame) {
 }
 
 // announceElsewhere tells the other relays of these ingresses about the flows
-// of one that drains, before a balancer sends them the clients.
+// of one that drains or has fallen silent, before a balancer sends them the clients.
 func (h *Host) announceElsewhere(drains netip.AddrPort, ingresses []uint16) {
 	h.later(func() {
 		for addr, p := range *h.peers.m.Load() {
