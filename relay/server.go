@@ -223,9 +223,11 @@ func (s *Server) Serve() error {
 	if s.heir != nil {
 		s.heir.confirm()
 	}
-	if s.handover != nil {
+	s.mu.Lock() // Close waits for what was started before it, and nothing starts after
+	if s.handover != nil && !s.isClosing() {
 		s.handover.start()
 	}
+	s.mu.Unlock()
 	wg.Wait()
 	s.up.Store(false)
 	close(s.served)
