@@ -114,6 +114,7 @@ type verdict struct {
 	sent, lost int
 	notes      []string
 	problems   []string
+	late       int // of the problems: gaps that were longer than wanted
 }
 
 func judge(name string, w spell, calls []call) *verdict {
@@ -178,6 +179,12 @@ func (v *verdict) fail(format string, args ...any) {
 	v.problems = append(v.problems, fmt.Sprintf(format, args...))
 }
 
+// slow notes a gap that is longer than wanted.
+func (v *verdict) slow(format string, args ...any) {
+	v.late++
+	v.fail(format, args...)
+}
+
 // within requires gaps of at most the bound beyond the outage: of 99 % of all
 // calls, and of every browser.
 func (v *verdict) within(bound time.Duration) *verdict {
@@ -187,11 +194,11 @@ func (v *verdict) within(bound time.Duration) *verdict {
 		v.fail("no calls")
 	}
 	if p := v.p99(); p > limit {
-		v.fail("99 %% of the gaps are at most %.1f ms, want %.1f", millis(p), millis(limit))
+		v.slow("99 %% of the gaps are at most %.1f ms, want %.1f", millis(p), millis(limit))
 	}
 	for i, c := range v.calls {
 		if c.name != "" && v.gaps[i] > limit {
-			v.fail("%s had a gap of %.1f ms, want at most %.1f", c.name, millis(v.gaps[i]), millis(limit))
+			v.slow("%s had a gap of %.1f ms, want at most %.1f", c.name, millis(v.gaps[i]), millis(limit))
 		}
 	}
 	return v
