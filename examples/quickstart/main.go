@@ -9,32 +9,25 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"github.com/usher-rtc/usher/examples/internal/cli"
 	"github.com/usher-rtc/usher/examples/internal/echo"
+	"github.com/usher-rtc/usher/examples/internal/local"
 	"github.com/usher-rtc/usher/examples/internal/web"
-	"github.com/usher-rtc/usher/relay"
 	"github.com/usher-rtc/usher/transceiver"
-	"github.com/usher-rtc/usher/ufrag"
 )
 
 func main() { cli.Main("quickstart", run) }
 
-// trunkNet is where the relay and the transceivers of this process meet.
-var trunkNet = netip.MustParsePrefix("127.0.0.1/32")
-
 func run(ctx context.Context, args []string) error {
 	flags := cli.NewFlags("quickstart", "[flags]")
 	listen := flags.String("http", "127.0.0.1:8080", "`address` of the page")
-	relayAddr := cli.AddrPort(netip.MustParseAddrPort("0.0.0.0:3478"))
-	flags.Var(&relayAddr, "relay", "UDP `address` of the relay; without an IP address the outbound interface's and the loopback address")
-	var advertise cli.Advertise
-	flags.Var(&advertise, "advertise", "public `address` to put into answers, where a NAT stands before the relay")
+	var cfg local.Config
+	cfg.Flags(flags)
 	transceivers := flags.Int("transceivers", 2, "`number` of transceivers")
-	keyFile := flags.String("keys", "", "key `file` instead of random keys")
-	idle := flags.Duration("idle", 0, "end of a flow that its transceiver sends nothing to; 0 is the library's default")
+	flags.StringVar(&cfg.KeyFile, "keys", "", "key `file` instead of random keys")
+	flags.DurationVar(&cfg.IdleTimeout, "idle", 0, "end of a flow that its transceiver sends nothing to; 0 is the library's default")
 	consent := flags.Duration("consent", 0, "end of a call whose client is silent; 0 is the library's default")
 	if err := cli.ParseDaemon(flags, args); err != nil {
 		return err
@@ -42,43 +35,18 @@ func run(ctx context.Context, args []string) error {
 	if *transceivers < 1 || *transceivers > 100 {
 		return fmt.Errorf("-transceivers: %d is outside 1 to 100", *transceivers)
 	}
-	keys, err := keyring(*keyFile)
+	network, err := local.Start(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	codec := ufrag.NewCodec(keys)
+	defer network.Close()
 
-	front, err := relay.New(relay.Config{
-		Ingresses:     ingresses(ctx, netip.AddrPort(relayAddr), advertise),
-		Trunk:         netip.AddrPortFrom(trunkNet.Addr(), 0),
-		Codec:         codec,
-		TrunkKeys:     keys,
-		AllowUpstream: []netip.Prefix{trunkNet},
-		IdleTimeout:   *idle,
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = front.Close() }()
-	served := make(chan error, 1)
-	go func() { served <- front.Serve() }()
-
-	site := &web.Site{Codec: codec}
+	site := &web.Site{Codec: network.Codec}
 	defer site.Close()
-	var advertised []transceiver.Ingress
-	for _, in := range front.Ingresses() {
-		advertised = append(advertised, transceiver.Ingress{ID: in.ID, Advertise: in.Advertise})
-	}
 	for i := range *transceivers {
-		host, err := transceiver.NewHost(transceiver.Config{
-			Listen:         netip.AddrPortFrom(trunkNet.Addr(), 0),
-			Codec:          codec,
-			TrunkKeys:      keys,
-			AllowRelays:    []netip.Prefix{trunkNet},
-			Ingresses:      advertised,
-			ConsentTimeout: *consent,
-			OnSession:      echo.Attach,
-		})
+		config := network.Host()
+		config.ConsentTimeout, config.OnSession = *consent, echo.Attach
+		host, err := transceiver.NewHost(config)
 		if err != nil {
 			return err
 		}
@@ -88,17 +56,17 @@ func run(ctx context.Context, args []string) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", site.Handler())
-	mux.Handle("GET /debug/flows", cli.RelayPages(front))
-	mux.Handle("GET /debug/stats", cli.RelayPages(front))
+	mux.Handle("GET /debug/flows", cli.RelayPages(network.Relay))
+	mux.Handle("GET /debug/stats", cli.RelayPages(network.Relay))
 	pages, err := cli.Listen(*listen, mux)
 	if err != nil {
 		return err
 	}
 	defer pages.Close()
-	slog.Info("ready: open this in a browser", "page", pages.URL(), "ingress", fmt.Sprint(advertised))
+	slog.Info("ready: open this in a browser", "page", pages.URL(), "ingress", fmt.Sprint(network.Ingresses))
 
 	select {
-	case err := <-served:
+	case err := <-network.Failed:
 		return err
 	case <-ctx.Done():
 	}

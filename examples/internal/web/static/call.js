@@ -39,15 +39,17 @@ export class Meter {
 
 export class Call {
   // start makes a call with the audio of stream. The promise resolves when the
-  // peer connection is connected and the data channel is open.
-  static async start({ stream, context, endpoint = '/v1/realtime/calls', timeout = 15000, onstate }) {
+  // peer connection is connected and the data channel is open. onevent gets
+  // each JSON event of the channel.
+  static async start({ stream, context, endpoint = '/v1/realtime/calls', timeout = 15000, label = 'echo', onstate, onevent }) {
     const call = new Call();
     call.context = context;
     const pc = (call.pc = new RTCPeerConnection());
     pc.addEventListener('connectionstatechange', () => onstate?.(pc.connectionState));
     for (const track of stream.getAudioTracks()) pc.addTrack(track, stream);
     call.pings = new Map();
-    call.channel = pc.createDataChannel('echo');
+    call.channel = pc.createDataChannel(label);
+    if (onevent) call.channel.addEventListener('message', (e) => onevent(JSON.parse(e.data)));
     call.channel.addEventListener('message', (e) => call.#answered(e.data));
     const opened = new Promise((resolve) => call.channel.addEventListener('open', resolve, { once: true }));
     const heard = new Promise((resolve) => pc.addEventListener('track', (e) => resolve(e), { once: true }));
