@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -49,12 +50,8 @@ type DNSConfig struct {
 }
 
 func (c *DNSConfig) setDefaults() error {
-	before, after, ok := strings.Cut(c.Pattern, "%d")
-	if !ok || strings.Contains(before, "%") || strings.Contains(after, "%") {
-		return config.Errorf("Pattern", "%q must have exactly one %%d and no other %%", c.Pattern)
-	}
-	if !strings.HasSuffix(c.Pattern, ".") {
-		c.Pattern += "."
+	if err := config.DNSPattern("Pattern", &c.Pattern); err != nil {
+		return err
 	}
 	if c.Workers == 0 {
 		c.Workers = 1
@@ -72,28 +69,14 @@ func (c *DNSConfig) setDefaults() error {
 			return config.Errorf("Clusters["+strconv.Itoa(i)+"]", "the number of a cluster is at most %d", MaxID)
 		}
 	}
-	switch c.Network {
-	case "":
-		c.Network = "ip"
-	case "ip", "ip4", "ip6":
-	default:
-		return config.Errorf("Network", "must be ip, ip4 or ip6, not %q", c.Network)
-	}
-	for _, d := range []struct {
-		field string
-		value *time.Duration
-		zero  time.Duration
-	}{
-		{"Refresh", &c.Refresh, 30 * time.Second},
-		{"NegativeTTL", &c.NegativeTTL, 10 * time.Second},
-		{"Timeout", &c.Timeout, 5 * time.Second},
-	} {
-		if *d.value < 0 {
-			return config.Errorf(d.field, "%v is negative", *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.zero
-		}
+	err := cmp.Or(
+		config.DNSNetwork("Network", &c.Network),
+		config.Default("Refresh", &c.Refresh, 30*time.Second),
+		config.Default("NegativeTTL", &c.NegativeTTL, 10*time.Second),
+		config.Default("Timeout", &c.Timeout, 5*time.Second),
+	)
+	if err != nil {
+		return err
 	}
 	if c.Lookup == nil {
 		c.Lookup = net.DefaultResolver.LookupNetIP

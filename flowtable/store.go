@@ -34,6 +34,18 @@ type FlowStore interface {
 	Load(ctx context.Context, keys []Key) ([][]byte, error)
 }
 
+// RunIdentifier is a [FlowStore] that can tell when it may have lost everything. It is
+// optional: without it, a relay that sees no write fail finds out with the next
+// refresh, and a store that was restarted empty lacks a flow for a quarter of its
+// entry's life.
+type RunIdentifier interface {
+	// RunID returns a text that stays the same until the store, or a part of it, is
+	// another process and may be empty. An error says nothing. A relay calls it from
+	// one goroutine every few seconds, with a deadline, and writes all live flows again,
+	// at the pace of a recovery, when the text has changed.
+	RunID(ctx context.Context) (string, error)
+}
+
 // Entry is a value and its key.
 type Entry struct {
 	Key   Key

@@ -317,6 +317,7 @@ func FuzzOpenValue(f *testing.F) {
 	})
 }
 
+// BenchmarkOpenValue is what a flow from the store costs, outside of the packet path.
 func BenchmarkOpenValue(b *testing.B) {
 	ring, err := ufrag.NewKeyring('A', vectorKeys...)
 	if err != nil {

@@ -19,6 +19,14 @@ func benchCodec(b *testing.B) (Codec, []byte) {
 	return codec, []byte(u)
 }
 
+// each reports an operation as the time for one of what: a relay decodes once for
+// each STUN check, a transceiver mints once for each session.
+func each(b *testing.B, what string) {
+	b.Helper()
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "ns/"+what)
+	b.ReportMetric(0, "ns/op")
+}
+
 // BenchmarkDecode is what a relay pays for the route of every STUN check.
 func BenchmarkDecode(b *testing.B) {
 	codec, u := benchCodec(b)
@@ -28,8 +36,10 @@ func BenchmarkDecode(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+	each(b, "packet")
 }
 
+// BenchmarkDecodeParallel decodes on all processors, as workers do: nothing is shared.
 func BenchmarkDecodeParallel(b *testing.B) {
 	codec, u := benchCodec(b)
 	b.ReportAllocs()
@@ -40,6 +50,7 @@ func BenchmarkDecodeParallel(b *testing.B) {
 			}
 		}
 	})
+	each(b, "packet")
 }
 
 // BenchmarkDecodeGuess is what a stranger's guess costs: the whole decryption.
@@ -52,6 +63,7 @@ func BenchmarkDecodeGuess(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+	each(b, "packet")
 }
 
 // BenchmarkPassword is what a relay pays in addition for a check that makes a flow.
@@ -64,6 +76,7 @@ func BenchmarkPassword(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+	each(b, "packet")
 }
 
 // BenchmarkMint is what a transceiver pays for a session's credentials.
@@ -78,8 +91,11 @@ func BenchmarkMint(b *testing.B) {
 		}
 		m.Release(r.Session)
 	}
+	each(b, "session")
 }
 
+// BenchmarkResolve is what a relay pays in addition to find the address, with a table
+// of Hosts before the embedded address, and an allow-list.
 func BenchmarkResolve(b *testing.B) {
 	ap := netip.MustParseAddrPort("10.0.0.7:3478")
 	static, err := NewStatic(map[uint64]netip.AddrPort{17: ap})
@@ -97,4 +113,5 @@ func BenchmarkResolve(b *testing.B) {
 			b.Fatal("not resolved")
 		}
 	}
+	each(b, "packet")
 }

@@ -27,14 +27,14 @@ var (
 	// ErrLength: not the length that the codec makes; truncated, perhaps.
 	ErrLength = errors.New("ufrag: wrong length")
 	// ErrKeyID: no such key in the keyring; retired, or from somebody else.
-	ErrKeyID = errors.New("ufrag: unknown key id")
+	ErrKeyID = errors.New("ufrag: made with a key that the keyring does not have")
 	// ErrAlphabet: a character that is not a digit of the encoding.
 	ErrAlphabet = errors.New("ufrag: character outside the alphabet")
 	// ErrRange: 22 digits that stand for 2^128 or more. Accepting them would
 	// give one block several spellings.
 	ErrRange = errors.New("ufrag: value out of range")
 	// ErrCheck: the check bits are not zero; a guess, or made with another key.
-	ErrCheck = errors.New("ufrag: check bits not zero")
+	ErrCheck = errors.New("ufrag: check bits not zero: a guess, or made with another key of the same id")
 	// ErrKind: made with our key, but of a kind that this version does not know.
 	ErrKind = errors.New("ufrag: unknown kind of route")
 	// ErrRoute: a route that cannot be encoded.

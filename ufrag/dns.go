@@ -1,6 +1,7 @@
 package ufrag
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -53,54 +54,23 @@ type DNSConfig struct {
 }
 
 func (c *DNSConfig) setDefaults() error {
-	before, after, ok := strings.Cut(c.Pattern, "%d")
-	if !ok || strings.Contains(before, "%") || strings.Contains(after, "%") {
-		return config.Errorf("Pattern", "%q must have exactly one %%d and no other %%", c.Pattern)
-	}
-	if !strings.HasSuffix(c.Pattern, ".") {
-		c.Pattern += "."
+	if err := config.DNSPattern("Pattern", &c.Pattern); err != nil {
+		return err
 	}
 	if c.Port == 0 {
 		return config.Errorf("Port", "is 0; name the UDP port of the hosts")
 	}
-	switch c.Network {
-	case "":
-		c.Network = "ip"
-	case "ip", "ip4", "ip6":
-	default:
-		return config.Errorf("Network", "must be ip, ip4 or ip6, not %q", c.Network)
-	}
-	for _, d := range []struct {
-		field string
-		value *time.Duration
-		zero  time.Duration
-	}{
-		{"Refresh", &c.Refresh, 30 * time.Second},
-		{"NegativeTTL", &c.NegativeTTL, 10 * time.Second},
-		{"Forget", &c.Forget, 10 * time.Minute},
-		{"Timeout", &c.Timeout, 5 * time.Second},
-	} {
-		if *d.value < 0 {
-			return config.Errorf(d.field, "%v is negative", *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.zero
-		}
-	}
-	for _, n := range []struct {
-		field string
-		value *int
-		zero  int
-	}{
-		{"MaxHosts", &c.MaxHosts, 4096},
-		{"Concurrency", &c.Concurrency, 4},
-	} {
-		if *n.value < 0 {
-			return config.Errorf(n.field, "%d is negative", *n.value)
-		}
-		if *n.value == 0 {
-			*n.value = n.zero
-		}
+	err := cmp.Or(
+		config.DNSNetwork("Network", &c.Network),
+		config.Default("Refresh", &c.Refresh, 30*time.Second),
+		config.Default("NegativeTTL", &c.NegativeTTL, 10*time.Second),
+		config.Default("Forget", &c.Forget, 10*time.Minute),
+		config.Default("Timeout", &c.Timeout, 5*time.Second),
+		config.Default("MaxHosts", &c.MaxHosts, 4096),
+		config.Default("Concurrency", &c.Concurrency, 4),
+	)
+	if err != nil {
+		return err
 	}
 	if c.Lookup == nil {
 		c.Lookup = net.DefaultResolver.LookupNetIP

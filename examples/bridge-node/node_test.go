@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/parts"
 	"github.com/usher-rtc/usher/transceiver/bridge/bridgetest"
 )
 
@@ -66,12 +67,7 @@ func run(t *testing.T, codec string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	script, err := install(ctx)
-	if err != nil {
-		if os.Getenv("USHER_REQUIRE_PARTS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	parts.Need(t, err)
 	cmd := exec.CommandContext(ctx, "node", script)
 	cmd.Env = append(os.Environ(), "PORT=0", "CODEC="+codec)
 	cmd.Stderr = os.Stderr

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -16,6 +15,7 @@ import (
 	"github.com/usher-rtc/usher/examples/fleetsim/internal/inputs"
 	"github.com/usher-rtc/usher/flowtable"
 	"github.com/usher-rtc/usher/flowtable/redisflow"
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // TestRedisCosts measures what an entry costs in a real Redis: -v prints it. The
@@ -53,16 +53,10 @@ func TestRedisCosts(t *testing.T) {
 
 // startRedis starts a server on a socket of its own.
 func startRedis(t *testing.T) *redis.Client {
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		if os.Getenv("USHER_REQUIRE_PARTS") == "1" {
-			t.Fatal("no redis-server; scripts/deps.sh installs it")
-		}
-		t.Skip("no redis-server: install Debian's redis-server, or run scripts/deps.sh")
-	}
+	parts.Need(t, parts.Program("redis-server", "redis-server"))
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "redis")
-	server := exec.CommandContext(context.WithoutCancel(t.Context()), path, "--port", "0", "--unixsocket", socket,
+	server := exec.CommandContext(context.WithoutCancel(t.Context()), "redis-server", "--port", "0", "--unixsocket", socket,
 		"--dir", dir, "--save", "", "--appendonly", "no")
 	if err := server.Start(); err != nil {
 		t.Fatal(err)

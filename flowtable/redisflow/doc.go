@@ -14,6 +14,10 @@
 // written costs neither memory nor time. A set of flows needs some 200 bytes of
 // Redis memory each.
 //
+// Every two seconds a relay asks with INFO server whether the server is still the same
+// process, and writes its live flows again if not. A login with an ACL needs SET,
+// GETRANGE and, for that, INFO.
+//
 // Who can read the Redis sees clients' addresses and internal addresses of
 // Hosts. Who can write to it can delete entries, which costs recovery time, and
 // nothing else: the relay believes no value without its MAC.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/cluster"
 	"github.com/usher-rtc/usher/flowtable"
 	"github.com/usher-rtc/usher/internal/stun"
 	"github.com/usher-rtc/usher/internal/trunk"
@@ -30,7 +31,13 @@ type site struct {
 	ingress netip.AddrPort
 	srv     *relay.Server
 	done    chan error
+	last    trunk.Frame    // that the Host got
+	far     *relay.Server  // nil: the Host is this relay's own
+	links   *ufrag.Keyring // of the relays
 }
+
+// farCluster is the Host's, if it is behind a cluster relay.
+const farCluster = 9
 
 func newSite(t *testing.T, store *Store) *site {
 	t.Helper()
@@ -62,16 +69,55 @@ func listen(t *testing.T) *net.UDPConn {
 
 func local(c *net.UDPConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 
+// behindAClusterRelay makes the relay an edge and the Host one of another cluster.
+func (s *site) behindAClusterRelay() {
+	s.t.Helper()
+	s.stop()
+	key, err := ufrag.GenerateKey('e')
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.links, err = ufrag.NewKeyring('e', key); err != nil {
+		s.t.Fatal(err)
+	}
+	s.far, err = relay.New(relay.Config{
+		Trunk: netip.MustParseAddrPort("127.0.0.1:0"), Workers: 1, Cluster: farCluster,
+		Codec: ufrag.NewCodec(s.ring), TrunkKeys: s.ring, EdgeKeys: s.links,
+		AllowUpstream: loopback, AllowEdges: loopback, ReadBuffer: 1 << 18, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.far.Serve() }()
+	s.t.Cleanup(func() {
+		_ = s.far.Close()
+		<-done
+	})
+	s.start()
+}
+
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+
 func (s *site) start() {
 	s.t.Helper()
-	srv, err := relay.New(relay.Config{
+	cfg := relay.Config{
 		Ingresses: []relay.Ingress{{ID: 7, Listen: s.ingress}},
 		Trunk:     netip.MustParseAddrPort("127.0.0.1:0"),
 		Workers:   1, Codec: ufrag.NewCodec(s.ring), TrunkKeys: s.ring,
-		AllowUpstream: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+		AllowUpstream: loopback,
 		MaxFlows:      1000, ReadBuffer: 1 << 18, Logger: slog.New(slog.DiscardHandler),
 		Store: s.store, StoreTimeout: time.Second,
-	})
+	}
+	if s.far != nil {
+		directory, err := cluster.NewStatic(cluster.Table{farCluster: s.far.TrunkAddrs()})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		cfg.Clusters, cfg.AllowClusters, cfg.EdgeKeys = directory, loopback, s.links
+		cfg.TrunkKeys, cfg.AllowUpstream = nil, nil
+	}
+	srv, err := relay.New(cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -110,7 +156,11 @@ func (s *site) call(session uint32) {
 // check is a connectivity check for a session of the Host.
 func (s *site) check(session uint32) {
 	s.t.Helper()
-	route, err := ufrag.IPv4Route(0, local(s.host), session)
+	cluster := uint16(0)
+	if s.far != nil {
+		cluster = farCluster
+	}
+	route, err := ufrag.IPv4Route(cluster, local(s.host), session)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -138,7 +188,10 @@ func (s *site) answer(relay netip.AddrPort) {
 	bundle := trunk.NewBuilder(trunk.MaxDatagram)
 	h := s.link.Header(trunk.TypeData)
 	bundle.Reset(&h)
-	bundle.Add(&trunk.Frame{Flags: trunk.ToClient | trunk.Validated, Ingress: 7, Client: local(s.client), Payload: []byte("x")})
+	bundle.Add(&trunk.Frame{
+		Flags: trunk.ToClient | trunk.Validated, Ingress: 7, Client: local(s.client),
+		Route: s.last.Route, Return: s.last.Return, Payload: []byte("x"),
+	})
 	if !bundle.Seal(s.ring) {
 		s.t.Fatal("seal")
 	}
@@ -169,6 +222,8 @@ func (s *site) frame() (relay netip.AddrPort) {
 		var f trunk.Frame
 		for r.Next(&f) {
 			if f.Client == local(s.client) {
+				s.last = f
+				s.last.Payload = nil
 				return from
 			}
 		}
@@ -190,6 +245,27 @@ func TestRestartedRelayFindsItsFlowsInRedis(t *testing.T) {
 		s.send(media())
 		s.frame()
 		if st := s.srv.Stats(); st.Store.Hits != 1 || st.Store.Lookups != 1 {
+			t.Errorf("round %d: %+v", round, st.Store)
+		}
+	}
+}
+
+// An edge's flows lead to another cluster, by the route that Redis has.
+func TestRestartedEdgeFindsItsFlowsInRedis(t *testing.T) {
+	srv := start(t)
+	s := newSite(t, open(t, Config{Addrs: []string{srv.addr}}))
+	s.behindAClusterRelay()
+	s.call(1)
+	want := s.last.Route
+	for round := range 3 {
+		s.stop()
+		s.start()
+		s.send(media())
+		s.frame()
+		if s.last.Route != want || s.last.Return != s.srv.TrunkAddrs()[0] {
+			t.Errorf("round %d: the Host got %+v", round, s.last)
+		}
+		if st := s.srv.Stats(); st.Store.Hits != 1 || st.Restored != 1 || st.ToClusters != 1 {
 			t.Errorf("round %d: %+v", round, st.Store)
 		}
 	}
@@ -255,6 +331,22 @@ func TestRedisRestartedEmpty(t *testing.T) {
 	eventually(t, 30*time.Second, "the first flow is in Redis again", func() bool {
 		return len(srv.command("GET", DefaultPrefix+first.String())) == flowtable.ValueLen
 	})
+}
+
+// Redis is restarted empty while no relay writes: the relay notices all the same, long
+// before a refresh is due.
+func TestAnEmptyRedisIsNoticed(t *testing.T) {
+	srv := start(t)
+	s := newSite(t, open(t, Config{Addrs: []string{srv.addr}}))
+	s.call(1)
+	srv.kill()
+	srv.restart()
+	eventually(t, 40*time.Second, "the flow is in Redis again", func() bool {
+		return len(srv.command("GET", DefaultPrefix+s.key().String())) == flowtable.ValueLen
+	})
+	if st := s.srv.Stats().Store; st.Restarts != 1 || st.WriteErrors != 0 {
+		t.Errorf("%+v", st)
+	}
 }
 
 // C78: a full Redis evicts, or refuses to write; neither is worse than a miss.

@@ -4,6 +4,7 @@ package redisflow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // Real servers: processes on free loopback ports, each in a directory of its own.
@@ -23,6 +26,7 @@ import (
 // server is a redis-server process, or a Sentinel.
 type server struct {
 	t    testing.TB
+	bin  string
 	addr string
 	port int
 	bus  int // of a cluster node
@@ -31,18 +35,35 @@ type server struct {
 	done chan struct{}
 }
 
+// flavours are the programs that speak the protocol; they differ in age and in who
+// maintains them.
+var flavours = []string{"redis-server", "valkey-server"}
+
+// binary is the program for tests that need one of any flavour.
 func binary(t testing.TB) string {
 	t.Helper()
-	for _, name := range []string{"redis-server", "valkey-server"} {
+	for _, name := range flavours {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
 	}
-	if os.Getenv("USHER_REQUIRE_PARTS") == "1" {
-		t.Fatal("no redis-server; scripts/deps.sh installs it")
-	}
-	t.Skip("no redis-server: install Debian's redis-server, or run scripts/deps.sh")
+	parts.Need(t, errors.New("no redis-server: install it (Debian: apt-get install redis-server)"))
 	return ""
+}
+
+// each runs a test with every flavour. Not every Debian has Valkey, so one is enough.
+func each(t *testing.T, test func(t *testing.T, bin string)) {
+	t.Helper()
+	binary(t)
+	for _, name := range flavours {
+		t.Run(name, func(t *testing.T) {
+			path, err := exec.LookPath(name)
+			if err != nil {
+				t.Skipf("no %s: install Debian's %[1]s (in bookworm, from backports)", name)
+			}
+			test(t, path)
+		})
+	}
 }
 
 func freePort(t testing.TB) int {
@@ -59,8 +80,14 @@ func freePort(t testing.TB) int {
 // again.
 func start(t testing.TB, args ...string) *server {
 	t.Helper()
+	return startAs(t, binary(t), args...)
+}
+
+// startAs is start with a given program.
+func startAs(t testing.TB, bin string, args ...string) *server {
+	t.Helper()
 	for range 5 {
-		s := &server{t: t, port: freePort(t)}
+		s := &server{t: t, bin: bin, port: freePort(t)}
 		s.args = append([]string{
 			"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", t.TempDir(),
 			"--save", "", "--appendonly", "no",
@@ -69,14 +96,14 @@ func start(t testing.TB, args ...string) *server {
 			return s
 		}
 	}
-	t.Fatal("redis-server does not start")
+	t.Fatalf("%s does not start", bin)
 	return nil
 }
 
-func startNode(t testing.TB) *server {
+func startNode(t testing.TB, bin string) *server {
 	t.Helper()
 	for range 5 {
-		s := &server{t: t, port: freePort(t), bus: freePort(t)}
+		s := &server{t: t, bin: bin, port: freePort(t), bus: freePort(t)}
 		s.args = []string{
 			"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", t.TempDir(),
 			"--save", "", "--appendonly", "no",
@@ -96,7 +123,7 @@ func startSentinel(t testing.TB, master *server) *server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "sentinel.conf")
 	for range 5 {
-		s := &server{t: t, port: freePort(t)}
+		s := &server{t: t, bin: binary(t), port: freePort(t)}
 		conf := fmt.Sprintf(`port %d
 bind 127.0.0.1
 sentinel monitor flows 127.0.0.1 %d 1
@@ -118,7 +145,7 @@ sentinel failover-timeout flows 1000
 // try starts the process and waits until it answers.
 func (s *server) try() bool {
 	s.addr = fmt.Sprintf("127.0.0.1:%d", s.port)
-	s.cmd = exec.Command(binary(s.t), s.args...)
+	s.cmd = exec.Command(s.bin, s.args...)
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -206,9 +233,9 @@ func eventually(t testing.TB, limit time.Duration, what string, ok func() bool) 
 }
 
 // startCluster starts three masters that share the slots.
-func startCluster(t testing.TB) []*server {
+func startCluster(t testing.TB, bin string) []*server {
 	t.Helper()
-	nodes := []*server{startNode(t), startNode(t), startNode(t)}
+	nodes := []*server{startNode(t, bin), startNode(t, bin), startNode(t, bin)}
 	for i, n := range nodes {
 		n.must("CLUSTER", "ADDSLOTSRANGE", i*16384/3, (i+1)*16384/3-1)
 		if i > 0 {

@@ -3,7 +3,9 @@ package redisflow
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,7 +21,10 @@ type Store struct {
 	own    bool
 }
 
-var _ flowtable.FlowStore = (*Store)(nil)
+var (
+	_ flowtable.FlowStore     = (*Store)(nil)
+	_ flowtable.RunIdentifier = (*Store)(nil)
+)
 
 // Open makes a Store with a client of its own, which Close closes. It does not
 // connect: a relay starts whether its store works or not. The error is a
@@ -121,6 +126,47 @@ func (s *Store) Load(ctx context.Context, keys []flowtable.Key) ([][]byte, error
 		firstErr = execErr
 	}
 	return values, reason(ctx, firstErr)
+}
+
+// RunID implements [flowtable.RunIdentifier] with INFO: the run_id of the server, or
+// those of all masters of a Cluster. It changes with a restart and with a failover,
+// after which the last writes may be missing; not with FLUSHALL. A login that may not
+// use INFO gets an error, and nothing depends on it but the time to the next refresh.
+func (s *Store) RunID(ctx context.Context) (string, error) {
+	cluster, ok := s.client.(*redis.ClusterClient)
+	if !ok {
+		id, err := runID(ctx, s.client)
+		return id, reason(ctx, err)
+	}
+	var mu sync.Mutex
+	var ids []string
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		id, err := runID(ctx, node)
+		mu.Lock()
+		defer mu.Unlock()
+		ids = append(ids, id)
+		return err
+	})
+	if err != nil {
+		return "", reason(ctx, err)
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " "), nil
+}
+
+var errNoRunID = errors.New("redisflow: the server's INFO has no run_id")
+
+func runID(ctx context.Context, node redis.Cmdable) (string, error) {
+	info, err := node.Info(ctx, "server").Result()
+	if err != nil {
+		return "", err
+	}
+	_, rest, ok := strings.Cut(info, "run_id:")
+	id, _, _ := strings.Cut(rest, "\r\n")
+	if !ok || id == "" {
+		return "", errNoRunID
+	}
+	return id, nil
 }
 
 // reason is err, or why ctx is done, which the client sometimes only says in

@@ -43,8 +43,10 @@ func within(t testing.TB, d time.Duration) context.Context {
 }
 
 func TestOneNode(t *testing.T) {
-	s := start(t)
-	flowtest.Run(t, func(t *testing.T) flowtable.FlowStore { return open(t, Config{Addrs: []string{s.addr}}) })
+	each(t, func(t *testing.T, bin string) {
+		s := startAs(t, bin)
+		flowtest.Run(t, func(t *testing.T) flowtable.FlowStore { return open(t, Config{Addrs: []string{s.addr}}) })
+	})
 }
 
 func TestOwnClient(t *testing.T) {
@@ -61,22 +63,74 @@ func TestOwnClient(t *testing.T) {
 }
 
 func TestCluster(t *testing.T) {
-	nodes := startCluster(t)
-	flowtest.Run(t, func(t *testing.T) flowtable.FlowStore {
-		return open(t, Config{Addrs: addrs(nodes), Cluster: true})
-	})
-	// The flows are on all nodes.
-	for _, n := range nodes {
-		if size := n.command("DBSIZE"); size == "0" || size == "" {
-			t.Errorf("%s has %q keys", n.addr, size)
+	each(t, func(t *testing.T, bin string) {
+		nodes := startCluster(t, bin)
+		flowtest.Run(t, func(t *testing.T) flowtable.FlowStore {
+			return open(t, Config{Addrs: addrs(nodes), Cluster: true})
+		})
+		// The flows are on all nodes.
+		for _, n := range nodes {
+			if size := n.command("DBSIZE"); size == "0" || size == "" {
+				t.Errorf("%s has %q keys", n.addr, size)
+			}
 		}
+	})
+}
+
+// The run id is the same until a server is started anew, of one node or of a Cluster
+// with one of its nodes, and unknown while one is down.
+func TestRunID(t *testing.T) {
+	each(t, func(t *testing.T, bin string) {
+		one := startAs(t, bin)
+		nodes := startCluster(t, bin)
+		for name, tc := range map[string]struct {
+			store *Store
+			node  *server
+		}{
+			"one node": {open(t, Config{Addrs: []string{one.addr}}), one},
+			"cluster":  {open(t, Config{Addrs: addrs(nodes), Cluster: true}), nodes[1]},
+		} {
+			first, err := tc.store.RunID(within(t, 5*time.Second))
+			if err != nil || first == "" {
+				t.Fatalf("%s: %q, %v", name, first, err)
+			}
+			if again, err := tc.store.RunID(within(t, 5*time.Second)); err != nil || again != first {
+				t.Errorf("%s: %q became %q, %v", name, first, again, err)
+			}
+			tc.node.kill()
+			if id, err := tc.store.RunID(within(t, 200*time.Millisecond)); err == nil {
+				t.Errorf("%s: a dead server has run id %q", name, id)
+			}
+			tc.node.restart()
+			eventually(t, 20*time.Second, name+": another run id", func() bool {
+				id, err := tc.store.RunID(within(t, 200*time.Millisecond))
+				return err == nil && id != first
+			})
+		}
+	})
+}
+
+// A login that may not use INFO costs that and nothing else.
+func TestRunIDMayBeForbidden(t *testing.T) {
+	srv := start(t)
+	srv.must("ACL", "SETUSER", "flows", "on", ">secret", "~"+DefaultPrefix+"*", "+set", "+getrange", "+hello", "+client")
+	s := open(t, Config{Addrs: []string{srv.addr}, Username: "flows", Password: "secret"})
+	if id, err := s.RunID(within(t, 5*time.Second)); err == nil {
+		t.Errorf("run id %q", id)
+	}
+	if err := s.Save(within(t, 5*time.Second), []flowtable.Entry{{Key: key(1), Value: []byte("v")}}, time.Minute); err != nil {
+		t.Error(err)
+	}
+	values, err := s.Load(within(t, 5*time.Second), []flowtable.Key{key(1)})
+	if err != nil || string(values[0]) != "v" {
+		t.Errorf("%q, %v", values, err)
 	}
 }
 
 // One node of a cluster dies: the others' flows are still found, and nobody takes
 // the missing ones for absent.
 func TestClusterWithADeadNode(t *testing.T) {
-	nodes := startCluster(t)
+	nodes := startCluster(t, binary(t))
 	s := open(t, Config{Addrs: addrs(nodes), Cluster: true})
 	var entries []flowtable.Entry
 	var keys []flowtable.Key

@@ -3,6 +3,7 @@ module github.com/usher-rtc/usher/internal/bench
 go 1.25.0
 
 require (
+	github.com/google/pprof v0.0.0-20250403155104-27863c87afa6
 	github.com/pion/ice/v4 v4.4.9
 	github.com/pion/interceptor v0.1.51
 	github.com/pion/logging v0.2.4

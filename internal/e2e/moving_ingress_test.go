@@ -15,10 +15,10 @@ func TestMovingBetweenTwoIngresses(t *testing.T) {
 	long(t)
 	const (
 		settle = 5 * time.Second
-		watch  = 20 * time.Second
+		watch  = time.Minute
 	)
 	eachMover(t, func(t *testing.T, name string, start func(*testing.T, context.Context, *moving) mover) {
-		ctx := testContext(t, 2*time.Minute, "ufragctl", "relayd")
+		ctx := testContext(t, 3*time.Minute, "ufragctl", "relayd")
 		m := newMoving(t, ctx, 1, 2)
 		call := m.begin(t, ctx, start(t, ctx, m), true)
 		call.checkTwoCandidates(t)

@@ -8,22 +8,15 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/e2e/browser"
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // need skips the test when a part of the machine that it needs is missing, or
-// fails it where USHER_REQUIRE_PARTS=1 promises that every part is there.
+// fails it where every part is required.
 func need(t *testing.T, missing error) {
 	t.Helper()
-	switch {
-	case missing == nil:
-	case required():
-		t.Fatalf("USHER_REQUIRE_PARTS=1, but: %v", missing)
-	default:
-		t.Skip(missing)
-	}
+	parts.Need(t, missing)
 }
-
-func required() bool { return os.Getenv("USHER_REQUIRE_PARTS") == "1" }
 
 // long skips a test that is one of many minutes of them, unless all are asked
 // for: they are for a change of what they test, not for every change.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // tail keeps the last bytes written to it.
@@ -71,8 +73,8 @@ func build(t *testing.T, name string) string {
 	args := []string{"build", "-o", path}
 	if cgo, _ := exec.CommandContext(t.Context(), "go", "env", "CGO_ENABLED").Output(); string(cgo) != "0\n" {
 		args = append(args, "-race")
-	} else if required() {
-		t.Fatal("USHER_REQUIRE_PARTS=1, but: no C compiler for the race detector (Debian: apt-get install gcc)")
+	} else if parts.Required() {
+		t.Fatal("no C compiler for the race detector: install it (Debian: apt-get install gcc)")
 	}
 	cmd := exec.CommandContext(t.Context(), "go", append(args, "./"+name)...)
 	cmd.Dir = filepath.Join("..", "..", "examples")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -59,46 +58,9 @@ func (f *Fleet) Call(ctx context.Context) (c *Caller, id string, err error) {
 	return c, id, err
 }
 
-// each runs f n times, atOnce at a time, until one fails or the context ends.
-func each(ctx context.Context, n, atOnce int, f func(i int) error) error {
-	var next atomic.Int64
-	var once sync.Once
-	var first error
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for range min(n, atOnce) {
-		wg.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if i >= n {
-					return
-				}
-				err := ctx.Err()
-				if err == nil {
-					err = f(i)
-				}
-				if err != nil {
-					once.Do(func() {
-						first = err
-						close(stop)
-					})
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return first
-}
-
 // Open adds n callers, atOnce at a time.
 func (f *Fleet) Open(ctx context.Context, n, atOnce int) error {
-	return each(ctx, n, atOnce, func(int) error {
+	return Each(ctx, n, atOnce, func(int) error {
 		c, id, err := f.Call(ctx)
 		if err != nil {
 			return err
@@ -116,7 +78,7 @@ func (f *Fleet) CloseAll(ctx context.Context) error {
 	callers, ids := f.callers, f.ids
 	f.callers, f.ids = nil, nil
 	f.mu.Unlock()
-	return each(ctx, len(callers), 16, func(i int) error {
+	return Each(ctx, len(callers), 16, func(i int) error {
 		callers[i].Close()
 		return Delete(ctx, f.Server, ids[i])
 	})
@@ -133,7 +95,7 @@ type Cycle struct {
 // Cycle makes calls that end as soon as audio and data flow. Every other one
 // ends on the client's side, the others on the server's.
 func (f *Fleet) Cycle(ctx context.Context, c Cycle) error {
-	return each(ctx, c.N, c.AtOnce, func(i int) error {
+	return Each(ctx, c.N, c.AtOnce, func(i int) error {
 		if c.HalfOpen && i%3 == 0 {
 			return f.halfOpen(ctx, i%2 == 0)
 		}

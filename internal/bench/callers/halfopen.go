@@ -84,13 +84,3 @@ func Check(conn net.Conn, offer, answer string) (time.Duration, error) {
 	}
 	return 0, fmt.Errorf("no answer to %d checks", checkTries)
 }
-
-// attribute returns the value of the first a=key: line.
-func attribute(sdp, key string) string {
-	for line := range strings.Lines(sdp) {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "a="+key+":"); ok {
-			return v
-		}
-	}
-	return ""
-}

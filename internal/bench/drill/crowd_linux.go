@@ -3,32 +3,20 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
-	"github.com/usher-rtc/usher/internal/meter"
+	"github.com/usher-rtc/usher/internal/bench/web"
 )
 
-// caller is a Pion client that speaks and keeps a record.
+// caller is a client that speaks and keeps a record.
 type caller struct {
-	*callers.Caller
+	callers.Speaker
 	host    *host
 	group   int
 	addr    netip.Addr
 	session uint32
-
-	quiet          atomic.Bool
-	sent, received meter.Log
-	numbers        meter.Unwrapper // of what is sent
-	mu             sync.Mutex
-	heard          meter.Unwrapper // of what is received, by Pion's goroutine
-	remove         func()
 }
 
 const (
@@ -40,22 +28,11 @@ const (
 	// others of that kind, as clients behind one NAT do.
 	behindNAT = 5
 	natNumber = 100
-	// checkInterval is how often a Pion client checks. Calls are placed over the
-	// whole of it, or all would check in the same moment and a drill would show
-	// what that moment happens to be.
-	checkInterval = 2 * time.Second
 )
 
 // openCallers makes the plan's calls, spread over groups and transceivers.
 func (f *fleet) openCallers(ctx context.Context) error {
-	f.callers = make([]*caller, f.sessions)
-	limit := make(chan struct{}, atOnce)
-	errs := make(chan error, f.sessions)
-	begin := meter.Now()
 	for i := range f.sessions {
-		if err := after(ctx, begin, checkInterval*time.Duration(i)/time.Duration(f.sessions)); err != nil {
-			return err
-		}
 		c := &caller{group: i % groups, host: f.hosts[i/groups%f.plan.hosts]}
 		n := i/groups + 1
 		if n%behindNAT == 0 {
@@ -64,119 +41,41 @@ func (f *fleet) openCallers(ctx context.Context) error {
 			n++
 		}
 		c.addr = groupAddr(c.group, n)
-		f.callers[i] = c
-		limit <- struct{}{}
-		go func() {
-			errs <- f.place(ctx, c)
-			<-limit
-		}()
+		f.callers = append(f.callers, c)
 	}
-	var first error
-	for range f.sessions {
-		if err := <-errs; err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
+	return callers.EachSpread(ctx, len(f.callers), atOnce, func(i int) error { return f.place(ctx, f.callers[i]) })
+}
+
+// placeAll makes calls side by side.
+func (f *fleet) placeAll(ctx context.Context, all []*caller) error {
+	return callers.Each(ctx, len(all), atOnce, func(i int) error { return f.place(ctx, all[i]) })
 }
 
 // place makes a caller's call to its transceiver and makes it speak. What went
 // before is forgotten.
-func (f *fleet) place(ctx context.Context, c *caller) (err error) {
+func (f *fleet) place(ctx context.Context, c *caller) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	c.heard = meter.Unwrapper{}
-	c.numbers = meter.Unwrapper{}
-	fresh, err := f.engine.New(callers.Options{Addr: c.addr, OnAudio: func(seq uint16) {
-		at := meter.Now()
-		c.mu.Lock()
-		c.received.Add(c.heard.Next(seq), at)
-		c.mu.Unlock()
-	}})
-	if err != nil {
-		return err
-	}
-	c.Caller = fresh
-	offer, err := c.Offer()
-	if err != nil {
-		return err
-	}
-	answer, err := f.post(ctx, c.host, offer)
-	if err != nil {
-		return err
-	}
-	if c.session, err = f.sessionOf(answer); err != nil {
-		return err
-	}
-	if err := c.Answer(answer); err != nil {
-		return err
-	}
-	if _, err := c.Wait(ctx, true); err != nil {
-		return fmt.Errorf("call from %v to %s: %w", c.addr, c.host.name, err)
-	}
-	c.remove = f.pacer.Add(func() {
-		if c.quiet.Load() {
-			return
+	_, err := c.Call(ctx, callers.Options{Addr: c.addr}, f.engine.New, func(ctx context.Context, offer string) (string, error) {
+		answer, err := f.post(ctx, c.host, offer)
+		if err != nil {
+			return "", err
 		}
-		at := meter.Now()
-		_ = c.Send() // lost, if there is no socket at the moment
-		c.sent.Add(c.numbers.Next(c.Sent()), at)
+		route, err := callers.RouteOf(f.codec, answer)
+		c.session = route.Session
+		return answer, err
 	})
+	if err != nil {
+		return fmt.Errorf("call from %v to %s: %w", c.addr, c.host.Name, err)
+	}
+	c.Speak(f.pacer)
 	return nil
 }
 
 // post sends an offer to a transceiver.
 func (f *fleet) post(ctx context.Context, h *host, offer string) (answer string, err error) {
-	response, err := f.do(ctx, http.MethodPost, h.url+"/v1/realtime/calls", offer)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return "", err
-	}
-	if response.StatusCode != http.StatusCreated {
-		return "", fmt.Errorf("%s: offer: %s: %s", h.name, response.Status, strings.TrimSpace(string(body)))
-	}
-	return string(body), nil
-}
-
-// sessionOf returns the session that an answer's ufrag names.
-func (f *fleet) sessionOf(answer string) (uint32, error) {
-	for line := range strings.Lines(answer) {
-		if text, found := strings.CutPrefix(strings.TrimSpace(line), "a=ice-ufrag:"); found {
-			route, err := f.codec.Decode([]byte(text))
-			return route.Session, err
-		}
-	}
-	return 0, fmt.Errorf("no ufrag in the answer: %s", answer)
-}
-
-// stop makes the caller silent for good.
-func (c *caller) stop() {
-	if c != nil && c.remove != nil {
-		c.remove()
-		c.remove = nil
-	}
-}
-
-// closeAll ends calls side by side: each tells its transceiver and waits for its
-// goroutines.
-func closeAll(all []*caller) {
-	var wg sync.WaitGroup
-	limit := make(chan struct{}, 2*atOnce)
-	for _, c := range all {
-		if c == nil || c.Caller == nil {
-			continue
-		}
-		limit <- struct{}{}
-		wg.Go(func() {
-			c.Close()
-			<-limit
-		})
-	}
-	wg.Wait()
+	answer, _, err = web.Offer(ctx, f.web, h.url+"/v1/realtime/calls", offer, nil)
+	return answer, err
 }
 
 // of returns the callers of a transceiver.

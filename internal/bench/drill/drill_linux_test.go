@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,23 +13,14 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/e2e/netns"
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // TestDrills makes two small drills, one with its mechanism and one without. The
 // command itself, beside nothing else, is what judges all of them: here other
 // tests run at the same time, so only its bounds in milliseconds may be missed.
 func TestDrills(t *testing.T) {
-	missing := netns.Available()
-	if _, err := exec.LookPath("nft"); err != nil && missing == nil {
-		missing = err
-	}
-	switch {
-	case missing == nil:
-	case os.Getenv("USHER_REQUIRE_PARTS") == "1":
-		t.Fatalf("USHER_REQUIRE_PARTS=1, but: %v", missing)
-	default:
-		t.Skip(missing)
-	}
+	parts.Need(t, errors.Join(netns.Available(), parts.Program("nft", "nftables")))
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	program := filepath.Join(t.TempDir(), "drill")

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/procs"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/meter"
 )
 
@@ -40,7 +42,7 @@ func drillStep(mono int64) int64 {
 `
 
 // steppedPrograms builds the programs with a clock that jumps.
-func steppedPrograms(ctx context.Context, r *runner) (*programs, error) {
+func steppedPrograms(ctx context.Context, r *runner) (*procs.Programs, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, err
@@ -79,7 +81,7 @@ func steppedPrograms(ctx context.Context, r *runner) (*programs, error) {
 func clockStepped(ctx context.Context, f *fleet) error {
 	w := f.now(4*clockPhase + time.Second)
 	ahead, behind := 0, 0
-	for time.Duration(w.to-meter.Now()) > 0 {
+	for time.Duration(w.To-meter.Now()) > 0 {
 		for _, url := range []string{f.relays[0].url, f.hosts[0].url} {
 			response, err := f.do(ctx, http.MethodGet, url+"/healthz", "")
 			if err != nil {
@@ -97,14 +99,14 @@ func clockStepped(ctx context.Context, f *fleet) error {
 				behind++
 			}
 		}
-		if err := pause(ctx, clockPhase/6); err != nil {
+		if err := wait.For(ctx, clockPhase/6); err != nil {
 			return err
 		}
 	}
 	return f.conclude(ctx, w, nil, func(v *verdict) {
-		v.within(jitter).lossless().note("seen %d times an hour ahead, %d times behind", ahead, behind)
+		v.within(jitter).lossless().Note("seen %d times an hour ahead, %d times behind", ahead, behind)
 		if ahead == 0 || behind == 0 {
-			v.fail("the clocks did not jump both ways")
+			v.Fail("the clocks did not jump both ways")
 		}
 	})
 }

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/callers"
+	"github.com/usher-rtc/usher/internal/bench/gaps"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/meter"
 )
 
@@ -36,13 +39,13 @@ func isNot(gone ...*host) func(*host, int) bool {
 func hostDrained(ctx context.Context, f *fleet) error {
 	second := f.hosts[1]
 	w := f.now(hostDrain - time.Second)
-	at, err := terminate(second.process)
+	at, err := terminate(second.Process)
 	if err != nil {
 		return err
 	}
-	ready := eventually(ctx, time.Second, func() error {
+	ready := wait.Until(ctx, time.Second, func() error {
 		if err := f.get(ctx, second.url+"/readyz", nil); err == nil {
-			return fmt.Errorf("%s is ready after SIGTERM", second.name)
+			return fmt.Errorf("%s is ready after SIGTERM", second.Name)
 		}
 		return nil
 	})
@@ -51,26 +54,18 @@ func hostDrained(ctx context.Context, f *fleet) error {
 		return err
 	}
 	own := f.of(second)
-	hangUp(own[:len(own)/2])
-	took, err := f.drained(second.process, at, hostDrain)
+	callers.HangUpAll(own[:len(own)/2])
+	took, err := f.drained(second.Process, at, hostDrain)
 	second.gone = true
-	v.within(jitter).lossless().note("ended after %.0f ms", millis(took))
+	v.within(jitter).lossless().Note("ended after %.0f ms", stats.Millis(took))
 	for _, problem := range []error{ready, err} {
 		if problem != nil {
-			v.fail("%v", problem)
+			v.Fail("%v", problem)
 		}
 	}
 	f.report(v)
-	hangUp(own[len(own)/2:])
+	callers.HangUpAll(own[len(own)/2:])
 	return f.resume(ctx, 1)
-}
-
-// hangUp ends calls.
-func hangUp(all []*caller) {
-	for _, c := range all {
-		c.stop()
-	}
-	closeAll(all)
 }
 
 // resume starts a transceiver again and makes the calls that it had before.
@@ -81,28 +76,7 @@ func (f *fleet) resume(ctx context.Context, i int) error {
 	if err := f.placeAll(ctx, f.of(f.hosts[i])); err != nil {
 		return err
 	}
-	return pause(ctx, settled)
-}
-
-// placeAll makes calls side by side.
-func (f *fleet) placeAll(ctx context.Context, all []*caller) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(all))
-	limit := make(chan struct{}, atOnce)
-	for i, c := range all {
-		limit <- struct{}{}
-		wg.Go(func() {
-			errs[i] = f.place(ctx, c)
-			<-limit
-		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return wait.For(ctx, settled)
 }
 
 // hostEndedOff is what there would be without a drain.
@@ -110,11 +84,11 @@ func hostEndedOff(ctx context.Context, f *fleet) error {
 	// Asked for the record of the others first: nobody can ask the one that ends.
 	second := f.hosts[1]
 	w := f.now(aftermath)
-	at, err := terminate(second.process)
+	at, err := terminate(second.Process)
 	if err != nil {
 		return err
 	}
-	if err := second.ended(startLimit); err != nil {
+	if err := second.Ended(startLimit); err != nil {
 		return err
 	}
 	second.gone = true
@@ -124,11 +98,11 @@ func hostEndedOff(ctx context.Context, f *fleet) error {
 	}
 	// What its callers sent after the end has no receiver that could be asked.
 	for _, c := range f.of(second) {
-		lost := &stream{sent: c.sent.Since(w.from)}
+		lost := &gaps.Stream{Sent: c.Spoken.Since(w.From)}
 		v.calls = append(v.calls, call{up: lost})
-		v.gaps = append(v.gaps, time.Duration(w.to-at))
-		n, all := lost.losses(w)
-		v.sent, v.lost = v.sent+n, v.lost+all
+		v.Gaps = append(v.Gaps, time.Duration(w.To-at))
+		n, all := lost.Losses(w, border)
+		v.sent, v.Lost = v.sent+n, v.Lost+all
 	}
 	f.report(v.lossy())
 	return nil
@@ -147,14 +121,14 @@ func hostKilled(ctx context.Context, f *fleet) error {
 	}
 	w := f.now(0)
 	for _, h := range gone {
-		h.kill()
+		h.Kill()
 		h.gone = true
 	}
-	if err := after(ctx, w.from, redial); err != nil {
+	if err := after(ctx, w.From, redial); err != nil {
 		return err
 	}
 	own := f.of(second)
-	hangUp(own)
+	callers.HangUpAll(own)
 	for _, c := range own {
 		c.host = f.hosts[0]
 	}
@@ -166,23 +140,23 @@ func hostKilled(ctx context.Context, f *fleet) error {
 			return err
 		}
 	}
-	w.to = max(meter.Now(), w.from+int64(aftermath)) + int64(time.Second)
-	if err := after(ctx, w.to, 0); err != nil {
+	w.To = max(meter.Now(), w.From+int64(aftermath)) + int64(time.Second)
+	if err := after(ctx, w.To, 0); err != nil {
 		return err
 	}
-	callers := judge(f.drill+"-callers", w, nil)
-	callers.note("calls %d", len(own))
+	again := judge(f.drill+"-callers", w, nil)
+	again.Note("calls %d", len(own))
 	for _, c := range own {
-		s := &stream{received: c.received.Since(w.from - int64(settled))}
-		callers.gaps = append(callers.gaps, s.gap(w))
+		s := &gaps.Stream{Received: c.Heard.Since(w.From - int64(settled))}
+		again.Gaps = append(again.Gaps, s.Gap(w))
 	}
 	if page != nil {
-		_, heard := page.heard(w.from)
-		s := &stream{received: heard}
-		callers.gaps = append(callers.gaps, s.gap(w))
-		callers.note("the page %.0f", millis(s.gap(w)))
+		_, heard := page.heard(w.From)
+		s := &gaps.Stream{Received: heard}
+		again.Gaps = append(again.Gaps, s.Gap(w))
+		again.Note("the page %.0f", stats.Millis(s.Gap(w)))
 	}
-	f.report(callers.within(reconnected))
+	f.report(again.within(reconnected))
 
 	moved := make(map[uint32]bool)
 	for _, c := range own {
@@ -198,7 +172,7 @@ func hostKilled(ctx context.Context, f *fleet) error {
 	f.report(v.within(jitter).lossless())
 
 	// Back to where they were.
-	hangUp(own)
+	callers.HangUpAll(own)
 	for _, c := range own {
 		c.host = second
 	}
@@ -217,7 +191,7 @@ func hostKilled(ctx context.Context, f *fleet) error {
 // address, while the callers of the first go on sending to it.
 func addressReused(ctx context.Context, f *fleet) error {
 	second := f.hosts[1]
-	second.kill()
+	second.Kill()
 	second.gone = true
 	if err := f.startHost(ctx, 1); err != nil {
 		return err
@@ -234,12 +208,12 @@ func addressReused(ctx context.Context, f *fleet) error {
 	f.heardNothing(v, own, w)
 	// The new one works.
 	first := own[0]
-	hangUp(own[:1])
+	callers.HangUpAll(own[:1])
 	if err := f.place(ctx, first); err != nil {
-		v.fail("a call to the new transceiver: %v", err)
+		v.Fail("a call to the new transceiver: %v", err)
 	}
 	f.report(v)
-	hangUp(own)
+	callers.HangUpAll(own)
 	return f.placeAllAndSettle(ctx, own)
 }
 
@@ -247,18 +221,18 @@ func (f *fleet) placeAllAndSettle(ctx context.Context, all []*caller) error {
 	if err := f.placeAll(ctx, all); err != nil {
 		return err
 	}
-	return pause(ctx, settled)
+	return wait.For(ctx, settled)
 }
 
 // heardNothing requires that callers whose transceiver is gone received nothing.
-func (f *fleet) heardNothing(v *verdict, all []*caller, w spell) {
+func (f *fleet) heardNothing(v *verdict, all []*caller, w gaps.Spell) {
 	heard := 0
 	for _, c := range all {
-		heard += len(c.received.Since(w.from))
+		heard += len(c.Heard.Since(w.From))
 	}
-	v.note("%d callers of the dead one", len(all))
+	v.Note("%d callers of the dead one", len(all))
 	if heard > 0 {
-		v.fail("callers of a dead transceiver received %d packets", heard)
+		v.Fail("callers of a dead transceiver received %d packets", heard)
 	}
 }
 
@@ -270,10 +244,10 @@ const echoedPerCaller = 60
 // that sends every datagram back.
 func addressEchoing(ctx context.Context, f *fleet) error {
 	second := f.hosts[1]
-	second.kill()
+	second.Kill()
 	second.gone = true
 	// A short time later there is no packet of the dead one's on its way.
-	if err := pause(ctx, 100*time.Millisecond); err != nil {
+	if err := wait.For(ctx, 100*time.Millisecond); err != nil {
 		return err
 	}
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(second.trunk))
@@ -300,15 +274,15 @@ func addressEchoing(ctx context.Context, f *fleet) error {
 	if err != nil {
 		return err
 	}
-	v.within(jitter).lossless().note("%d datagrams echoed", echoed)
+	v.within(jitter).lossless().Note("%d datagrams echoed", echoed)
 	f.heardNothing(v, own, w)
 	if limit := int(aftermath.Seconds()) * echoedPerCaller * (len(own) + 10); echoed > limit {
-		v.fail("%d datagrams were echoed, want at most %d: something goes round", echoed, limit)
+		v.Fail("%d datagrams were echoed, want at most %d: something goes round", echoed, limit)
 	}
 	if err := f.get(ctx, f.relays[0].url+"/healthz", nil); err != nil {
-		v.fail("%v", err)
+		v.Fail("%v", err)
 	}
 	f.report(v)
-	hangUp(own)
+	callers.HangUpAll(own)
 	return f.resume(ctx, 1)
 }

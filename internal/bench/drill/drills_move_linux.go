@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/gaps"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/meter"
 )
 
@@ -39,7 +42,7 @@ func (f *fleet) moveBack(ctx context.Context) error {
 	if err := f.move(ctx, 0); err != nil {
 		return err
 	}
-	if err := pause(ctx, forgotten); err != nil {
+	if err := wait.For(ctx, forgotten); err != nil {
 		return err
 	}
 	return f.forgot(ctx)
@@ -86,9 +89,9 @@ func (f *fleet) moveAndConclude(ctx context.Context, which func(*host, int) bool
 		}
 		after, err := f.lookups(ctx)
 		if err != nil {
-			v.fail("%v", err)
+			v.Fail("%v", err)
 		}
-		v.note("lookups %d, hits %d, failed %d", after.Lookups-before.Lookups, after.Hits-before.Hits, after.Failed-before.Failed)
+		v.Note("lookups %d, hits %d, failed %d", after.Lookups-before.Lookups, after.Hits-before.Hits, after.Failed-before.Failed)
 	})
 	if err != nil {
 		return err
@@ -127,13 +130,13 @@ func moveDraining(ctx context.Context, f *fleet) error {
 	if err := f.forgot(ctx); err != nil {
 		return err
 	}
-	old := f.relays[0].process
+	old := f.relays[0].Process
 	w := f.now(relayDrain + 2*time.Second)
 	at, err := terminate(old)
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, notice); err != nil {
+	if err := wait.For(ctx, notice); err != nil {
 		return err
 	}
 	if err := f.move(ctx, 1); err != nil {
@@ -143,14 +146,14 @@ func moveDraining(ctx context.Context, f *fleet) error {
 	if err != nil {
 		return err
 	}
-	err = f.conclude(ctx, w, nil, func(v *verdict) { v.within(recovery).lossless().note("ended after %.0f ms", millis(took)) })
+	err = f.conclude(ctx, w, nil, func(v *verdict) { v.within(recovery).lossless().Note("ended after %.0f ms", stats.Millis(took)) })
 	if err != nil {
 		return err
 	}
 	if _, err := f.startRelay(ctx, 0); err != nil {
 		return err
 	}
-	if err := pause(ctx, settled); err != nil {
+	if err := wait.For(ctx, settled); err != nil {
 		return err
 	}
 	return f.moveBack(ctx)
@@ -174,8 +177,8 @@ func (f *fleet) oneRelayDies(ctx context.Context, which func(*host, int) bool, j
 		return err
 	}
 	from := meter.Now()
-	f.relays[0].kill()
-	if err := pause(ctx, notice); err != nil {
+	f.relays[0].Kill()
+	if err := wait.For(ctx, notice); err != nil {
 		return err
 	}
 	f.balancer.split(moved, f.relays[1].addr, f.relays[2].addr)
@@ -183,11 +186,11 @@ func (f *fleet) oneRelayDies(ctx context.Context, which func(*host, int) bool, j
 		return err
 	}
 	up := meter.Now()
-	w := spell{from: from, to: up + int64(aftermath), downFrom: from, downTo: up}
+	w := gaps.Spell{From: from, To: up + int64(aftermath), DownFrom: from, DownTo: up}
 	if err := f.conclude(ctx, w, which, judge); err != nil {
 		return err
 	}
-	w.downFrom, w.downTo = 0, 0
+	w.DownFrom, w.DownTo = 0, 0
 	err := f.concludeAs(ctx, f.drill+"-others", w, isNotMoved, func(v *verdict) { v.within(jitter).lossless() })
 	if err != nil {
 		return err
@@ -195,7 +198,7 @@ func (f *fleet) oneRelayDies(ctx context.Context, which func(*host, int) bool, j
 	if _, err := f.startRelay(ctx, 0); err != nil {
 		return err
 	}
-	if err := pause(ctx, settled); err != nil {
+	if err := wait.For(ctx, settled); err != nil {
 		return err
 	}
 	return f.moveBack(ctx)

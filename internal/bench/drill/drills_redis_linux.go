@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/meter"
 	"github.com/usher-rtc/usher/ufrag"
 )
@@ -32,15 +34,15 @@ const (
 
 func redisStopped(ctx context.Context, f *fleet) error {
 	return f.storeFails(ctx, func() error {
-		f.store.kill()
+		f.store.Kill()
 		return nil
 	}, func() error { return f.store.launch(ctx) })
 }
 
 func redisHung(ctx context.Context, f *fleet) error {
 	return f.storeFails(ctx,
-		func() error { return f.store.signal(syscall.SIGSTOP) },
-		func() error { return f.store.signal(syscall.SIGCONT) })
+		func() error { return f.store.Signal(syscall.SIGSTOP) },
+		func() error { return f.store.Signal(syscall.SIGCONT) })
 }
 
 func redisSlow(ctx context.Context, f *fleet) error {
@@ -57,7 +59,7 @@ func redisSlow(ctx context.Context, f *fleet) error {
 // relay must stay healthy, small and quiet.
 func (f *fleet) storeFails(ctx context.Context, begin, end func() error) error {
 	relay := f.relays[0]
-	before, err := relay.residentBytes()
+	before, err := relay.ResidentBytes()
 	if err != nil {
 		return err
 	}
@@ -68,16 +70,16 @@ func (f *fleet) storeFails(ctx context.Context, begin, end func() error) error {
 	crowd := make(chan error, 1)
 	go func() { crowd <- knock(ctx, faultTime) }()
 	peak, unhealthy := before, error(nil)
-	for time.Duration(w.to-meter.Now()) > 0 {
+	for time.Duration(w.To-meter.Now()) > 0 {
 		if err := f.get(ctx, relay.url+"/readyz", nil); err != nil && unhealthy == nil {
 			unhealthy = err
 		}
-		now, err := relay.residentBytes()
+		now, err := relay.ResidentBytes()
 		if err != nil {
 			return err
 		}
 		peak = max(peak, now)
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -90,20 +92,20 @@ func (f *fleet) storeFails(ctx context.Context, begin, end func() error) error {
 	}
 	v.within(jitter).lossless()
 	lines := 0
-	for _, l := range relay.since(w.from) {
-		if strings.Contains(l.text, "store") || strings.Contains(l.text, "redis") {
+	for _, l := range relay.Since(w.From) {
+		if strings.Contains(l.Text, "store") || strings.Contains(l.Text, "redis") {
 			lines++
 		}
 	}
-	v.note("grew by %d KiB, %d lines", (peak-before)>>10, lines)
+	v.Note("grew by %d KiB, %d lines", (peak-before)>>10, lines)
 	if unhealthy != nil {
-		v.fail("health: %v", unhealthy)
+		v.Fail("health: %v", unhealthy)
 	}
 	if peak-before > growth {
-		v.fail("the relay grew by %d KiB", (peak-before)>>10)
+		v.Fail("the relay grew by %d KiB", (peak-before)>>10)
 	}
 	if lines > faultLines {
-		v.fail("%d lines in %v", lines, faultTime)
+		v.Fail("%d lines in %v", lines, faultTime)
 	}
 	f.report(v)
 	if err := end(); err != nil {
@@ -149,7 +151,7 @@ func knock(ctx context.Context, d time.Duration) error {
 // works again and writes its flows; then clients can move.
 func redisEmpty(ctx context.Context, f *fleet) error {
 	w := f.now(aftermath)
-	f.store.kill()
+	f.store.Kill()
 	if err := f.store.launch(ctx); err != nil {
 		return err
 	}
@@ -167,7 +169,7 @@ func redisEmpty(ctx context.Context, f *fleet) error {
 	took := time.Duration(meter.Now() - back)
 	f.drill += "-then-move"
 	return f.moveAndConclude(ctx, isMoved, func(v *verdict) {
-		v.within(storeRecovery).note("all flows were written again after %.0f ms", millis(took))
+		v.within(storeRecovery).Note("all flows were written again after %.0f ms", stats.Millis(took))
 	})
 }
 
@@ -183,7 +185,7 @@ func redisForged(ctx context.Context, f *fleet) error {
 	if err != nil {
 		return err
 	}
-	if err := f.conclude(ctx, w, nil, func(v *verdict) { v.within(jitter).lossless().note("%d lies", n) }); err != nil {
+	if err := f.conclude(ctx, w, nil, func(v *verdict) { v.within(jitter).lossless().Note("%d lies", n) }); err != nil {
 		return err
 	}
 	f.drill += "-then-move"
@@ -204,9 +206,9 @@ func redisForged(ctx context.Context, f *fleet) error {
 	}
 	return f.moveAndConclude(ctx, isMovedCaller, func(v *verdict) {
 		after, err := refused()
-		v.within(nextCheck).note("%d values refused", after-before)
+		v.within(nextCheck).Note("%d values refused", after-before)
 		if err != nil || after == before {
-			v.fail("no value was refused (%v)", err)
+			v.Fail("no value was refused (%v)", err)
 		}
 	})
 }

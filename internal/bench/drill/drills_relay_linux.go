@@ -6,6 +6,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/gaps"
+	"github.com/usher-rtc/usher/internal/bench/procs"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/meter"
 )
 
@@ -16,18 +20,18 @@ const (
 )
 
 // now is a spell that begins now.
-func (f *fleet) now(length time.Duration) spell {
+func (f *fleet) now(length time.Duration) gaps.Spell {
 	from := meter.Now()
-	return spell{from: from, to: from + int64(length)}
+	return gaps.Spell{From: from, To: from + int64(length)}
 }
 
 // conclude waits for the end of a spell, lets judge say what must hold, and
 // reports it under the drill's name.
-func (f *fleet) conclude(ctx context.Context, w spell, which func(*host, int) bool, judge func(*verdict)) error {
+func (f *fleet) conclude(ctx context.Context, w gaps.Spell, which func(*host, int) bool, judge func(*verdict)) error {
 	return f.concludeAs(ctx, f.drill, w, which, judge)
 }
 
-func (f *fleet) concludeAs(ctx context.Context, name string, w spell, which func(*host, int) bool, judge func(*verdict)) error {
+func (f *fleet) concludeAs(ctx context.Context, name string, w gaps.Spell, which func(*host, int) bool, judge func(*verdict)) error {
 	v, err := f.measure(ctx, name, w, which)
 	if err != nil {
 		return err
@@ -40,16 +44,16 @@ func (f *fleet) concludeAs(ctx context.Context, name string, w spell, which func
 // crash kills relay number i, does something else if there is anything, and
 // starts the relay again. The outage ends when the new process has its sockets:
 // from then on packets wait for it in the kernel.
-func (f *fleet) crash(ctx context.Context, i int, meanwhile func() error) (spell, error) {
+func (f *fleet) crash(ctx context.Context, i int, meanwhile func() error) (gaps.Spell, error) {
 	from := meter.Now()
-	f.relays[i].kill()
+	f.relays[i].Kill()
 	if meanwhile != nil {
 		if err := meanwhile(); err != nil {
-			return spell{}, err
+			return gaps.Spell{}, err
 		}
 	}
 	up, err := f.startRelay(ctx, i)
-	return spell{from: from, to: up + int64(aftermath), downFrom: from, downTo: up}, err
+	return gaps.Spell{From: from, To: up + int64(aftermath), DownFrom: from, DownTo: up}, err
 }
 
 // crashAndConclude crashes the first relay.
@@ -74,7 +78,7 @@ func killListening(ctx context.Context, f *fleet) error {
 	if err := f.speak(ctx, false, true); err != nil {
 		return err
 	}
-	if err := pause(ctx, settled); err != nil {
+	if err := wait.For(ctx, settled); err != nil {
 		return err
 	}
 	err := f.crashAndConclude(ctx, nil, func(v *verdict) { v.within(recovery) })
@@ -100,7 +104,7 @@ func (f *fleet) crashInSilence(ctx context.Context, judge func(*verdict)) error 
 	if err := f.speak(ctx, false, false); err != nil {
 		return err
 	}
-	if err := pause(ctx, settled+time.Second); err != nil {
+	if err := wait.For(ctx, settled+time.Second); err != nil {
 		return err
 	}
 	w, err := f.crash(ctx, 0, nil)
@@ -116,7 +120,7 @@ func (f *fleet) crashInSilence(ctx context.Context, judge func(*verdict)) error 
 	if err := f.speak(ctx, true, true); err != nil {
 		return err
 	}
-	return pause(ctx, settled)
+	return wait.For(ctx, settled)
 }
 
 // killRebinding is a crash during which a NAT gives every caller another port.
@@ -161,15 +165,15 @@ func socketError(ctx context.Context, f *fleet) error {
 		return err
 	}
 	w := f.now(time.Second + aftermath)
-	w.downFrom = w.from
-	if err := pause(ctx, time.Second); err != nil {
+	w.DownFrom = w.From
+	if err := wait.For(ctx, time.Second); err != nil {
 		return err
 	}
 	f.balancer.refuse = nil
 	if err := f.balancer.apply(ctx); err != nil {
 		return err
 	}
-	w.downTo = meter.Now()
+	w.DownTo = meter.Now()
 	var stats struct{ Sockets []struct{ SendErrors uint64 } }
 	if err := f.get(ctx, f.relays[0].url+"/debug/stats", &stats); err != nil {
 		return err
@@ -179,15 +183,15 @@ func socketError(ctx context.Context, f *fleet) error {
 		failed += s.SendErrors
 	}
 	err := f.conclude(ctx, w, func(h *host, _ int) bool { return h == second }, func(v *verdict) {
-		v.within(recovery).note("failed writes %d", failed)
+		v.within(recovery).Note("failed writes %d", failed)
 		if failed == 0 {
-			v.fail("no write failed")
+			v.Fail("no write failed")
 		}
 	})
 	if err != nil {
 		return err
 	}
-	w.downFrom, w.downTo = 0, 0
+	w.DownFrom, w.DownTo = 0, 0
 	return f.concludeAs(ctx, f.drill+"-others", w, func(h *host, _ int) bool { return h != second }, func(v *verdict) {
 		v.within(jitter).lossless()
 	})
@@ -201,22 +205,22 @@ func upgrade(ctx context.Context, f *fleet) error {
 	w := f.now(0)
 	slowest := time.Duration(0)
 	for range upgrades {
-		old := f.relays[0].process
+		old := f.relays[0].Process
 		begin := time.Now()
 		if _, err := f.startRelay(ctx, 0); err != nil {
 			return err
 		}
-		if err := old.ended(startLimit); err != nil {
+		if err := old.Ended(startLimit); err != nil {
 			return err
 		}
 		slowest = max(slowest, time.Since(begin))
-		if err := pause(ctx, 500*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 500*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	w.to = meter.Now() + int64(time.Second)
+	w.To = meter.Now() + int64(time.Second)
 	return f.conclude(ctx, w, nil, func(v *verdict) {
-		v.within(jitter).lossless().note("upgrades %d, the slowest in %.0f ms", upgrades, millis(slowest))
+		v.within(jitter).lossless().Note("upgrades %d, the slowest in %.0f ms", upgrades, stats.Millis(slowest))
 	})
 }
 
@@ -226,22 +230,22 @@ func upgradeOff(ctx context.Context, f *fleet) error {
 	if err != nil {
 		return err
 	}
-	w.downFrom, w.downTo = 0, 0
+	w.DownFrom, w.DownTo = 0, 0
 	return f.conclude(ctx, w, nil, func(v *verdict) { v.lossy() })
 }
 
 // drained waits for a relay that got SIGTERM at a time, and checks that it ends
 // within its deadline.
-func (f *fleet) drained(p *process, at int64, deadline time.Duration) (time.Duration, error) {
+func (f *fleet) drained(p *procs.Process, at int64, deadline time.Duration) (time.Duration, error) {
 	const grace = time.Second // for the end itself, on a busy machine
-	if err := p.ended(time.Duration(at-meter.Now()) + deadline + grace); err != nil {
+	if err := p.Ended(time.Duration(at-meter.Now()) + deadline + grace); err != nil {
 		return 0, err
 	}
 	return time.Duration(meter.Now() - at), nil
 }
 
 // terminate sends SIGTERM and returns when.
-func terminate(p *process) (int64, error) {
+func terminate(p *procs.Process) (int64, error) {
 	at := meter.Now()
-	return at, p.signal(syscall.SIGTERM)
+	return at, p.Signal(syscall.SIGTERM)
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/gob"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,10 +10,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
+	"github.com/usher-rtc/usher/internal/bench/gaps"
+	"github.com/usher-rtc/usher/internal/bench/procs"
+	"github.com/usher-rtc/usher/internal/bench/wait"
+	"github.com/usher-rtc/usher/internal/bench/web"
 	"github.com/usher-rtc/usher/internal/e2e/link"
 	"github.com/usher-rtc/usher/internal/meter"
 	"github.com/usher-rtc/usher/ufrag"
@@ -27,7 +28,7 @@ type plan struct {
 	hosts    int // transceivers for callers; 1 by default
 	sessions int // callers
 	browsers bool
-	programs *programs
+	programs *procs.Programs
 	// relayFlags and hostFlags are further arguments.
 	relayFlags, hostFlags []string
 	// meet makes relays greet all transceivers when they start.
@@ -56,7 +57,7 @@ type fleet struct {
 	talkers  []*talker
 	links    []*link.Link // as talkers
 	web      *http.Client
-	all      []*process
+	all      []*procs.Process
 	store    *redis // nil without one
 	drill    string // the name of the one that runs
 	verdicts []*verdict
@@ -64,7 +65,7 @@ type fleet struct {
 
 // relayd is a relay: where it is, and the process that is there now.
 type relayd struct {
-	*process
+	*procs.Process
 	addr netip.Addr
 	args []string
 	url  string
@@ -72,7 +73,7 @@ type relayd struct {
 
 // host is a transceiver.
 type host struct {
-	*process
+	*procs.Process
 	trunk   netip.AddrPort
 	args    []string
 	url     string
@@ -112,7 +113,8 @@ func (r *runner) newFleet(ctx context.Context, pl plan) (_ *fleet, err error) {
 	if f.dir, err = os.MkdirTemp(r.dir, "fleet-"); err != nil {
 		return f, err
 	}
-	if err := f.makeKeys(); err != nil {
+	f.keys = filepath.Join(f.dir, "keys.txt")
+	if f.codec, err = procs.WriteKeys(f.keys, 'A'); err != nil {
 		return f, err
 	}
 	for g := range groups {
@@ -146,25 +148,7 @@ func (r *runner) newFleet(ctx context.Context, pl plan) (_ *fleet, err error) {
 			return f, err
 		}
 	}
-	return f, pause(ctx, settled)
-}
-
-func (f *fleet) makeKeys() error {
-	key, err := ufrag.GenerateKey('A')
-	if err != nil {
-		return err
-	}
-	keys, err := ufrag.NewKeyring('A', key)
-	if err != nil {
-		return err
-	}
-	f.codec = ufrag.NewCodec(keys)
-	text, err := ufrag.FormatKeyFile('A', key)
-	if err != nil {
-		return err
-	}
-	f.keys = filepath.Join(f.dir, "keys.txt")
-	return os.WriteFile(f.keys, text, 0o600)
+	return f, wait.For(ctx, settled)
 }
 
 // addRelay starts relay number i.
@@ -193,14 +177,14 @@ func (f *fleet) addRelay(ctx context.Context, i int) error {
 // had its sockets.
 func (f *fleet) startRelay(ctx context.Context, i int) (up int64, err error) {
 	r := f.relays[i]
-	if r.process, err = f.start(fmt.Sprintf("relay %d", i+1), f.programs.relayd, r.args...); err != nil {
+	if r.Process, err = f.start(fmt.Sprintf("relay %d", i+1), f.programs.Relayd, r.args...); err != nil {
 		return 0, err
 	}
-	return r.says(ctx, " relay ingress=", startLimit)
+	return r.Says(ctx, " relay ingress=", startLimit)
 }
 
-func (f *fleet) start(name, path string, args ...string) (*process, error) {
-	p, err := start(name, path, args...)
+func (f *fleet) start(name, path string, args ...string) (*procs.Process, error) {
+	p, err := procs.Start(name, path, args...)
 	if err == nil {
 		f.all = append(f.all, p)
 	}
@@ -236,11 +220,11 @@ func (f *fleet) startHosts(ctx context.Context) error {
 // startHost starts transceiver number i, again if it has ended.
 func (f *fleet) startHost(ctx context.Context, i int) (err error) {
 	h := f.hosts[i]
-	if h.process, err = f.start(fmt.Sprintf("transceiver %d", i+1), f.programs.transceiverd, h.args...); err != nil {
+	if h.Process, err = f.start(fmt.Sprintf("transceiver %d", i+1), f.programs.Transceiverd, h.args...); err != nil {
 		return err
 	}
 	h.gone = false
-	_, err = h.says(ctx, " transceiver trunk=", startLimit)
+	_, err = h.Says(ctx, " transceiver trunk=", startLimit)
 	return err
 }
 
@@ -253,23 +237,13 @@ func (f *fleet) close() error {
 		_ = l.Close() // its errors are lost packets, which the drill counts
 	}
 	for _, c := range f.callers {
-		c.stop()
+		c.Stop()
 	}
 	f.pacer.Close()
-	closeAll(f.callers)
+	callers.HangUpAll(f.callers)
 	var errs []error
 	for _, p := range f.all {
-		select {
-		case <-p.exited:
-			if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == syscall.SIGKILL {
-				continue // by a drill
-			}
-			if !p.cmd.ProcessState.Success() {
-				errs = append(errs, fmt.Errorf("%s ended with %v: %s", p.name, p.cmd.ProcessState, p.output()))
-			}
-		default:
-			p.kill() // how they end by themselves is a drill of its own
-		}
+		errs = append(errs, p.Finish()) // how they end by themselves is a drill of its own
 	}
 	if f.store != nil {
 		f.store.close()
@@ -279,31 +253,12 @@ func (f *fleet) close() error {
 }
 
 // get reads a page into v, which may be nil.
-func (f *fleet) get(ctx context.Context, url string, v any) error {
-	response, err := f.do(ctx, http.MethodGet, url, "")
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	switch {
-	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("GET %s: %s", url, response.Status)
-	case v == nil:
-		return nil
-	}
-	if report, ok := v.(*meter.Report); ok {
-		return gob.NewDecoder(response.Body).Decode(report)
-	}
-	return json.NewDecoder(response.Body).Decode(v)
-}
+func (f *fleet) get(ctx context.Context, url string, v any) error { return web.Get(ctx, f.web, url, v) }
 
 func (f *fleet) do(ctx context.Context, method, url, body string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return nil, err
-	}
-	if method == http.MethodPost {
-		request.Header.Set("Content-Type", "application/sdp")
 	}
 	return f.web.Do(request)
 }
@@ -311,7 +266,7 @@ func (f *fleet) do(ctx context.Context, method, url, body string) (*http.Respons
 // speak makes callers and transceivers speak or be silent. Browsers always speak.
 func (f *fleet) speak(ctx context.Context, up, down bool) error {
 	for _, c := range f.callers {
-		c.quiet.Store(!up)
+		c.Quiet.Store(!up)
 	}
 	for _, h := range f.hosts {
 		if h.gone || h.browser {
@@ -332,60 +287,29 @@ func (f *fleet) speak(ctx context.Context, up, down bool) error {
 
 // after waits until d after a time of meter.Now.
 func after(ctx context.Context, at int64, d time.Duration) error {
-	return pause(ctx, time.Duration(at-meter.Now())+d)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// eventually calls check every 20 ms until it returns nil.
-func eventually(ctx context.Context, limit time.Duration, check func() error) error {
-	for begin := time.Now(); ; {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		if time.Since(begin) > limit {
-			return fmt.Errorf("after %v: %w", limit, err)
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
+	return wait.For(ctx, time.Duration(at-meter.Now())+d)
 }
 
 // measure waits for the end of a spell and judges the calls that which lets
 // through; nil is all. Calls of transceivers that have gone are left out.
-func (f *fleet) measure(ctx context.Context, name string, w spell, which func(h *host, group int) bool) (*verdict, error) {
+func (f *fleet) measure(ctx context.Context, name string, w gaps.Spell, which func(h *host, group int) bool) (*verdict, error) {
 	return f.measureOthers(ctx, name, w, which, nil)
 }
 
 // measureOthers also leaves out sessions.
-func (f *fleet) measureOthers(ctx context.Context, name string, w spell, which func(h *host, group int) bool, without map[uint32]bool) (*verdict, error) {
-	if err := after(ctx, w.to, 0); err != nil {
+func (f *fleet) measureOthers(ctx context.Context, name string, w gaps.Spell, which func(h *host, group int) bool, without map[uint32]bool) (*verdict, error) {
+	if err := after(ctx, w.To, 0); err != nil {
 		return nil, err
 	}
-	since := w.from - int64(settled)
+	since := w.From - int64(settled)
 	reports := make(map[*host]map[uint32]meter.CallReport)
 	for _, h := range f.hosts {
 		if h.gone {
 			continue
 		}
-		var report meter.Report
-		if err := f.get(ctx, fmt.Sprintf("%s/debug/audio?since=%d", h.url, since), &report); err != nil {
+		var err error
+		if reports[h], err = web.Audio(ctx, f.web, h.url, since); err != nil {
 			return nil, err
-		}
-		reports[h] = make(map[uint32]meter.CallReport)
-		for _, c := range report.Calls {
-			reports[h][c.Session] = c
 		}
 	}
 	var calls []call
@@ -396,20 +320,20 @@ func (f *fleet) measureOthers(ctx context.Context, name string, w spell, which f
 		}
 		there, ok := reports[h][session]
 		if !ok {
-			missing = append(missing, fmt.Sprintf("%s has lost session %d of %s", h.name, session, name))
+			missing = append(missing, fmt.Sprintf("%s has lost session %d of %s", h.Name, session, name))
 			return
 		}
 		c := call{name: name}
 		if !quiet {
-			c.up = &stream{sent: sent, received: there.Received}
+			c.up = &gaps.Stream{Sent: sent, Received: there.Received}
 		}
 		if !h.quiet {
-			c.down = &stream{sent: there.Sent, received: received}
+			c.down = &gaps.Stream{Sent: there.Sent, Received: received}
 		}
 		calls = append(calls, c)
 	}
 	for _, c := range f.callers {
-		add(c.host, c.group, c.session, "", c.quiet.Load(), c.sent.Since(since), c.received.Since(since))
+		add(c.host, c.group, c.session, "", c.Quiet.Load(), c.Spoken.Since(since), c.Heard.Since(since))
 	}
 	for _, t := range f.talkers {
 		sent, received := t.heard(since)
@@ -417,7 +341,7 @@ func (f *fleet) measureOthers(ctx context.Context, name string, w spell, which f
 	}
 	v := judge(name, w, calls)
 	for _, m := range missing {
-		v.fail("%s", m)
+		v.Fail("%s", m)
 	}
 	return v, nil
 }

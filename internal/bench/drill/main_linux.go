@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
@@ -18,7 +17,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/usher-rtc/usher/internal/bench/procs"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/e2e/browser"
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // options are the flags.
@@ -76,9 +79,6 @@ func main() {
 // what is more urgent less.
 const priority = -10
 
-// insideEnv tells the process that it is in the namespace.
-const insideEnv = "USHER_DRILL_INSIDE"
-
 func run() error {
 	o, pattern, err := parseFlags()
 	if err != nil {
@@ -94,16 +94,14 @@ func run() error {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	if os.Getenv(insideEnv) == "" {
-		return enter(ctx)
+	if err := parts.Program("nft", "nftables"); err != nil {
+		return err
 	}
-	// Firefox looks for a default route before it uses any interface.
-	for _, args := range [][]string{
-		{"link", "set", "lo", "up"}, {"route", "add", "default", "dev", "lo", "src", "127.0.0.1"},
-	} {
-		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("ip %q: %w: %s", args, err, out)
-		}
+	// The bounds are milliseconds, so what else the machine does has to wait. The
+	// processes inherit it from this thread. Where it is not allowed, they compete.
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, priority)
+	if inside, err := procs.OwnNetwork(ctx); !inside {
+		return err
 	}
 	r := &runner{options: o, pattern: pattern, browsers: make(map[browser.Kind]running)}
 	if r.dir, err = os.MkdirTemp("", "usher-drill-"); err != nil {
@@ -117,50 +115,16 @@ func run() error {
 	return r.runAll(ctx)
 }
 
-// enter runs the command again, inside a network namespace of its own.
-func enter(ctx context.Context) error {
-	if os.Geteuid() != 0 {
-		return errors.New("needs root: it makes a network namespace")
-	}
-	for program, pkg := range map[string]string{"ip": "iproute2", "nft": "nftables"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("no %s: install it (Debian: apt-get install %s)", program, pkg)
-		}
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, os.Args[1:]...) // it is told to end below
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM, Setpgid: true}
-	// The bounds are milliseconds, so what else the machine does has to wait. The
-	// processes inherit it from this thread. Where it is not allowed, they compete.
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, priority)
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("in a network namespace: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
-	defer stop()
-	return cmd.Wait()
-}
-
 // runner runs the stages.
 type runner struct {
 	options
 	pattern  *regexp.Regexp
 	dir      string
-	programs *programs
+	programs *procs.Programs
 	browsers map[browser.Kind]running
 	failed   []string
 	unjudged []string // gaps were too long while the machine was busy
 	done     int
-}
-
-// programs are the paths of what is drilled.
-type programs struct {
-	relayd, transceiverd string
 }
 
 // stage is a kind of fleet and the drills that it goes through one after the
@@ -169,7 +133,7 @@ type stage struct {
 	name string
 	plan func(*runner) plan
 	// programs are built for the stage; nil means the ordinary ones.
-	programs func(context.Context, *runner) (*programs, error)
+	programs func(context.Context, *runner) (*procs.Programs, error)
 	drills   []drill
 }
 
@@ -282,7 +246,7 @@ const (
 func (f *fleet) calm(ctx context.Context) error {
 	for begin := time.Now(); time.Since(begin) < patience; {
 		f.pacer.Late()
-		if err := pause(ctx, time.Second); err != nil {
+		if err := wait.For(ctx, time.Second); err != nil {
 			return err
 		}
 		if f.pacer.Late() <= disturbed {
@@ -308,23 +272,23 @@ func (f *fleet) attempt(ctx context.Context, d drill, more bool) (again bool, er
 		return false, err
 	}
 	late := f.pacer.Late()
-	failed := slices.ContainsFunc(f.verdicts, func(v *verdict) bool { return len(v.problems) > 0 })
+	failed := slices.ContainsFunc(f.verdicts, func(v *verdict) bool { return len(v.Problems) > 0 })
 	if failed && more && late > disturbed {
 		for _, v := range f.verdicts {
-			f.run.progress("disturbed for %.0f ms, so once more: %v %q", millis(late), v, v.problems)
+			f.run.progress("disturbed for %.0f ms, so once more: %v %q", stats.Millis(late), v, v.Problems)
 		}
 		return true, nil
 	}
 	// Only how long gaps are is a matter of the machine.
-	busy := late > disturbed && !slices.ContainsFunc(f.verdicts, func(v *verdict) bool { return len(v.problems) > v.late })
+	busy := late > disturbed && !slices.ContainsFunc(f.verdicts, func(v *verdict) bool { return len(v.Problems) > v.late })
 	for _, v := range f.verdicts {
 		fmt.Println(v)
-		for _, p := range v.problems {
+		for _, p := range v.Problems {
 			if busy {
-				f.run.progress("disturbed for %.0f ms, so not judged: %s: %s", millis(late), v.name, p)
+				f.run.progress("disturbed for %.0f ms, so not judged: %s: %s", stats.Millis(late), v.Name, p)
 				continue
 			}
-			f.run.fail(v.name, p)
+			f.run.fail(v.Name, p)
 		}
 	}
 	switch {
@@ -348,20 +312,11 @@ func (r *runner) closeBrowsers() {
 // explain shows what processes have said, after a failure.
 func (r *runner) explain(f *fleet) {
 	for _, p := range f.all {
-		r.progress("%s said:%s", p.name, p.output())
+		r.progress("%s said:%s", p.Name, p.Output())
 	}
 }
 
 // build compiles the example programs.
-func (r *runner) build(ctx context.Context, name string, flags ...string) (*programs, error) {
-	dir := filepath.Join(r.dir, name)
-	args := append([]string{"build", "-o", dir + "/"}, flags...)
-	args = append(args, "github.com/usher-rtc/usher/examples/relayd", "github.com/usher-rtc/usher/examples/transceiverd")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
-	}
-	return &programs{filepath.Join(dir, "relayd"), filepath.Join(dir, "transceiverd")}, nil
+func (r *runner) build(ctx context.Context, name string, flags ...string) (*procs.Programs, error) {
+	return procs.Build(ctx, filepath.Join(r.dir, name), flags...)
 }

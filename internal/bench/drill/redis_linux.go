@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/usher-rtc/usher/internal/bench/procs"
+	"github.com/usher-rtc/usher/internal/bench/wait"
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 const (
@@ -23,7 +26,7 @@ const (
 
 // redis is a real server behind a proxy that can be slow.
 type redis struct {
-	*process
+	*procs.Process
 	listener net.Listener
 	delay    atomic.Int64
 	work     sync.WaitGroup
@@ -38,7 +41,7 @@ func (r *runner) newRedis(ctx context.Context) (*redis, error) {
 	}
 	var err error
 	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", proxyAddr); err != nil {
-		s.kill()
+		s.Kill()
 		return nil, err
 	}
 	s.work.Go(s.accept)
@@ -47,23 +50,22 @@ func (r *runner) newRedis(ctx context.Context) (*redis, error) {
 
 // launch starts the server, again if it was killed.
 func (s *redis) launch(ctx context.Context) (err error) {
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		return errors.New("no redis-server: install it (Debian: apt-get install redis-server)")
+	if err := parts.Program("redis-server", "redis-server"); err != nil {
+		return err
 	}
-	s.process, err = start("redis-server", path, "--bind", "127.0.0.1", "--port", "6379",
+	s.Process, err = procs.Start("redis-server", "redis-server", "--bind", "127.0.0.1", "--port", "6379",
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", "/")
 	if err != nil {
 		return err
 	}
-	_, err = s.says(ctx, "eady to accept connections", startLimit)
+	_, err = s.Says(ctx, "eady to accept connections", startLimit)
 	return err
 }
 
 func (s *redis) close() {
 	close(s.done)
 	_ = s.listener.Close()
-	s.kill()
+	s.Kill()
 	s.work.Wait()
 }
 
@@ -189,7 +191,7 @@ func entries(ctx context.Context) (int, error) {
 // holds waits until the server has an entry for every call.
 func (s *redis) holds(ctx context.Context, f *fleet, limit time.Duration) error {
 	want := len(f.callers) + len(f.talkers)
-	return eventually(ctx, limit, func() error {
+	return wait.Until(ctx, limit, func() error {
 		n, err := entries(ctx)
 		if err != nil {
 			return err

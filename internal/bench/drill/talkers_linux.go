@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/e2e/browser"
 	"github.com/usher-rtc/usher/internal/e2e/link"
 	"github.com/usher-rtc/usher/internal/meter"
@@ -221,7 +222,7 @@ func (t *talker) serve(addr string) error {
 
 // called waits until the page has heard something in its n-th call.
 func (t *talker) called(ctx context.Context, n int, limit time.Duration) error {
-	return eventually(ctx, limit, func() error {
+	return wait.Until(ctx, limit, func() error {
 		var s pageState
 		if err := t.page.Call(ctx, "() => window.state", nil, &s); err != nil {
 			return err
@@ -256,7 +257,7 @@ func (t *talker) locate(ctx context.Context) error {
 		}
 		return fmt.Errorf("%s: the link has no client at %v", t.name, s.Client)
 	}
-	return fmt.Errorf("%s has no session %d of %s", t.host.name, t.session, t.name)
+	return fmt.Errorf("%s has no session %d of %s", t.host.Name, t.session, t.name)
 }
 
 // heard returns what the browser has sent and received, as the link saw it.

@@ -3,25 +3,21 @@ package main
 import (
 	"context"
 	"net/netip"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/gaps"
 	"github.com/usher-rtc/usher/internal/meter"
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // TestFleet runs a small fleet: every call on its owner and through the edge near
 // it, the near edge faster, and audio again after an edge, a cluster relay and a
 // transceiver were replaced. How long things take is for make fleet.
 func TestFleet(t *testing.T) {
-	if missing := available(); missing != nil {
-		if os.Getenv("USHER_REQUIRE_PARTS") == "1" {
-			t.Fatalf("USHER_REQUIRE_PARTS=1, but: %v", missing)
-		}
-		t.Skip(missing)
-	}
+	parts.Need(t, available())
 	ctx, cancel := context.WithTimeout(t.Context(), 85*time.Second)
 	defer cancel()
 	var out strings.Builder
@@ -50,7 +46,7 @@ func TestVerdict(t *testing.T) {
 		sent = append(sent, time.Duration(i)*20*ms)
 	}
 	without := func(from, to int) []meter.Event { return append(events(sent...)[:from:from], events(sent...)[to:]...) }
-	w := spell{from: int64(400 * ms), to: int64(1900 * ms)}
+	w := gaps.Spell{From: int64(400 * ms), To: int64(1900 * ms)}
 	for _, tt := range []struct {
 		name     string
 		received []meter.Event
@@ -65,26 +61,25 @@ func TestVerdict(t *testing.T) {
 		{"missing while nothing was there", without(20, 25), 100 * ms, 100 * ms, 0, false},
 		{"missing to the end", without(50, 100), 0, 900 * ms, 21, true},
 	} {
-		w.down = tt.down
-		s := stream{events(sent...), tt.received}
-		if got := s.gap(w); got != tt.gap {
-			t.Errorf("%s: gap %v, want %v", tt.name, got, tt.gap)
+		w.DownFrom, w.DownTo = 0, 0
+		if tt.down > 0 {
+			w.DownFrom, w.DownTo = w.From, w.From+int64(tt.down)
 		}
-		if got := s.lost(w); got != tt.lost {
-			t.Errorf("%s: lost %d, want %d", tt.name, got, tt.lost)
-		}
-		if got := s.silent(w); got != tt.silent {
-			t.Errorf("%s: silent %v, want %v", tt.name, got, tt.silent)
+		s := gaps.Stream{Sent: events(sent...), Received: tt.received}
+		v := &verdict{Verdict: gaps.Verdict{Spell: w}}
+		v.add(false, s, gaps.Stream{Received: events(sent...)})
+		if v.Gaps[0] != tt.gap || v.Lost != tt.lost || v.silent == 1 != tt.silent {
+			t.Errorf("%s: gap %v, lost %d, %d silent; want %v, %d, %v", tt.name, v.Gaps[0], v.Lost, v.silent, tt.gap, tt.lost, tt.silent)
 		}
 	}
-	v := &verdict{name: "x", spell: spell{from: int64(400 * ms), to: int64(1900 * ms)}}
-	five := stream{events(sent...), without(30, 35)}
+	v := &verdict{Verdict: gaps.Verdict{Name: "x", Spell: gaps.Spell{From: int64(400 * ms), To: int64(1900 * ms)}}}
+	five := gaps.Stream{Sent: events(sent...), Received: without(30, 35)}
 	v.add(false, five, five)
 	v.add(true, five, five)
 	v.within(90*ms, 1) // a round trip makes up for the far one
 	v.lossless()
-	if len(v.slow) != 2 || !strings.Contains(v.slow[0], "near calls are at most 100.0 ms, want 90.0") || !strings.Contains(v.slow[1], "20 packets") {
-		t.Errorf("%q", v.slow)
+	if len(v.Problems) != 2 || !strings.Contains(v.Problems[0], "near calls are at most 100.0 ms, want 90.0") || !strings.Contains(v.Problems[1], "20 packets") {
+		t.Errorf("%q", v.Problems)
 	}
 	if got, want := v.String(), "drill x gap_ms 100 100 100 lost 20 (near 100 goal 90; far 100 goal 130)"; got != want {
 		t.Errorf("%q, want %q", got, want)

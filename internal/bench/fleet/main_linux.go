@@ -97,7 +97,7 @@ func run(ctx context.Context, o options) error {
 	f.quick = o.quick
 	if err := f.show(ctx, o); err != nil {
 		for _, s := range f.servers() {
-			f.say("%s said:%s", s.name, s.output())
+			f.say("%s said:%s", s.name, s.Output())
 		}
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,14 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/usher-rtc/usher/internal/bench/procs"
 	"github.com/usher-rtc/usher/internal/e2e/netns"
-	"github.com/usher-rtc/usher/internal/meter"
 )
 
 // node is a host: a network namespace and a thread that lives in it. What the
@@ -113,112 +110,13 @@ func (n *node) close() {
 	_ = n.ns.Close()
 }
 
-// process is a program on a node.
-type process struct {
-	name   string
-	cmd    *exec.Cmd
-	exited chan struct{}
-
-	mu    sync.Mutex
-	lines []line
-	news  chan struct{} // closed and replaced with each line
-}
-
-type line struct {
-	at   int64 // of meter.Now
-	text string
-}
-
 // start starts a program on the node and waits until it says that it is ready. up
 // is when it did.
-func (n *node) start(ctx context.Context, name, ready, path string, args ...string) (p *process, up int64, err error) {
-	p = &process{name: name, exited: make(chan struct{}), news: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.Background(), path, args...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	r, w, err := os.Pipe()
+func (n *node) start(ctx context.Context, name, ready, path string, args ...string) (p *procs.Process, up int64, err error) {
+	err = n.do(func() error { p, err = procs.Start(name, path, args...); return err })
 	if err != nil {
 		return nil, 0, err
 	}
-	p.cmd.Stdout, p.cmd.Stderr = w, w
-	err = n.do(p.cmd.Start)
-	_ = w.Close()
-	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("start %s: %w", name, err), r.Close())
-	}
-	go p.read(r)
-	go func() {
-		_ = p.cmd.Wait() // its state is in p.cmd.ProcessState
-		close(p.exited)
-	}()
-	up, err = p.says(ctx, ready)
+	up, err = p.Says(ctx, ready, startLimit)
 	return p, up, err
-}
-
-// maxLines is how many lines of output are kept.
-const maxLines = 500
-
-func (p *process) read(r *os.File) {
-	defer r.Close()
-	for in := bufio.NewScanner(r); in.Scan(); {
-		p.mu.Lock()
-		if len(p.lines) < maxLines {
-			p.lines = append(p.lines, line{meter.Now(), in.Text()})
-		}
-		close(p.news)
-		p.news = make(chan struct{})
-		p.mu.Unlock()
-	}
-}
-
-// says waits for a line with a text.
-func (p *process) says(ctx context.Context, text string) (at int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	defer cancel()
-	for {
-		p.mu.Lock()
-		news := p.news
-		for _, l := range p.lines {
-			if strings.Contains(l.text, text) {
-				p.mu.Unlock()
-				return l.at, nil
-			}
-		}
-		p.mu.Unlock()
-		select {
-		case <-news:
-		case <-p.exited:
-			return 0, fmt.Errorf("%s ended (%v): %s", p.name, p.cmd.ProcessState, p.output())
-		case <-ctx.Done():
-			return 0, fmt.Errorf("%s did not say %q: %w: %s", p.name, text, ctx.Err(), p.output())
-		}
-	}
-}
-
-func (p *process) output() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var b strings.Builder
-	for _, l := range p.lines {
-		b.WriteString("\n\t" + l.text)
-	}
-	return b.String()
-}
-
-// kill ends the process as a crash would, and returns when it is gone.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.exited
-}
-
-// ended waits for the process to end by itself, with success.
-func (p *process) ended(limit time.Duration) error {
-	select {
-	case <-p.exited:
-		if !p.cmd.ProcessState.Success() {
-			return fmt.Errorf("%s: %v: %s", p.name, p.cmd.ProcessState, p.output())
-		}
-		return nil
-	case <-time.After(limit):
-		return fmt.Errorf("%s has not ended in %v", p.name, limit)
-	}
 }

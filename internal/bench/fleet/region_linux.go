@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/usher-rtc/usher/internal/bench/procs"
 )
 
 // places are the names of the regions, as geo headers say them.
@@ -66,7 +67,7 @@ type region struct {
 
 // server is a process of usher's: where it runs, and how it is started.
 type server struct {
-	*process
+	*procs.Process
 	node  *node
 	name  string
 	path  string
@@ -77,7 +78,7 @@ type server struct {
 // start starts the server, again if it has ended or is to hand over, and returns
 // when it had its sockets.
 func (s *server) start(ctx context.Context) (up int64, err error) {
-	s.process, up, err = s.node.start(ctx, s.name, s.ready, s.path, s.args...)
+	s.Process, up, err = s.node.start(ctx, s.name, s.ready, s.path, s.args...)
 	return up, err
 }
 
@@ -179,11 +180,7 @@ func (r *region) balance() error {
 // startAll starts the region's processes.
 func (r *region) startAll(ctx context.Context) error {
 	f := r.fleet
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		return errNoRedis
-	}
-	_, _, err = r.store.start(ctx, places[r.number]+" redis", "eady to accept connections", path, "--bind", r.store.addr.String(),
+	_, _, err := r.store.start(ctx, places[r.number]+" redis", "eady to accept connections", "redis-server", "--bind", r.store.addr.String(),
 		"--protected-mode", "no", "--save", "", "--appendonly", "no", "--dir", f.dir)
 	if err != nil {
 		return err
@@ -194,19 +191,19 @@ func (r *region) startAll(ctx context.Context) error {
 	}
 	for i := range pair {
 		t := r.transceiver[i]
-		t.path, t.ready = f.transceiverd, " transceiver trunk="
+		t.path, t.ready = f.programs.Transceiverd, " transceiver trunk="
 		t.args = []string{
 			"-app", "meter", "-cluster", fmt.Sprint(r.number + 1), "-trunk", fmt.Sprintf("%v:9000", t.node.addr), "-http", t.page(),
 			"-keys", f.file("keys"), "-trunk-keys", f.file("trunk-keys"), "-allow-relay", net(clusterNet), "-geo", f.file("geo.json"), "-drain", hostDrain.String(),
 		}
 		c := r.clusters[i]
-		c.path, c.ready = f.relayd, " relay ingress="
+		c.path, c.ready = f.programs.Relayd, " relay ingress="
 		c.args = []string{
 			"-cluster", fmt.Sprint(r.number + 1), "-trunk", fmt.Sprintf("%v:4000", c.node.addr), "-workers", "1", "-http", c.page(), "-keys", f.file("keys"),
 			"-trunk-keys", f.file("trunk-keys"), "-edge-keys", f.file("edge-keys"), "-allow-upstream", net(transceiverNet), "-allow-edge", everywhere(edgeNet), "-drain", relayDrain.String(),
 		}
 		e := r.edges[i]
-		e.path, e.ready = f.relayd, " relay ingress="
+		e.path, e.ready = f.programs.Relayd, " relay ingress="
 		e.args = []string{
 			"-listen", fmt.Sprintf("id=%d,addr=%v", r.number+1, publicAddr(r.number)), "-trunk", fmt.Sprintf("%v:4000", e.node.addr), "-workers", "1", "-http", e.page(),
 			"-keys", f.file("keys"), "-edge-keys", f.file("edge-keys"), "-clusters", f.file("clusters"), "-allow-cluster", everywhere(clusterNet),

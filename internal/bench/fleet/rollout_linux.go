@@ -7,6 +7,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/gaps"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/meter"
 	"github.com/usher-rtc/usher/relay"
 )
@@ -57,13 +60,13 @@ func (f *fleet) rollOver(ctx context.Context, pattern *regexp.Regexp) error {
 }
 
 // conclude waits for the aftermath of a spell and prints what the calls noticed.
-func (f *fleet) conclude(ctx context.Context, name string, w spell, judge func(*verdict)) error {
-	if w.to == 0 {
-		w.to = meter.Now() + int64(aftermath)
+func (f *fleet) conclude(ctx context.Context, name string, w gaps.Spell, judge func(*verdict)) error {
+	if w.To == 0 {
+		w.To = meter.Now() + int64(aftermath)
 	}
 	v, err := f.observe(ctx, name, w)
 	for end := time.Now().Add(patience); err == nil && f.quick && v.silent > 0 && time.Now().Before(end); {
-		w.to = meter.Now() + int64(late)
+		w.To = meter.Now() + int64(gaps.Straggle)
 		v, err = f.observe(ctx, name, w)
 	}
 	if err != nil {
@@ -75,7 +78,7 @@ func (f *fleet) conclude(ctx context.Context, name string, w spell, judge func(*
 		f.fail("%s: %d calls are silent", name, v.silent)
 	}
 	if !f.quick {
-		for _, p := range v.slow {
+		for _, p := range v.Problems {
 			f.fail("%s", p)
 		}
 	}
@@ -83,19 +86,19 @@ func (f *fleet) conclude(ctx context.Context, name string, w spell, judge func(*
 }
 
 // observe waits for the end of a spell and collects what the calls noticed.
-func (f *fleet) observe(ctx context.Context, name string, w spell) (*verdict, error) {
-	if err := pause(ctx, time.Duration(w.to-meter.Now())); err != nil {
+func (f *fleet) observe(ctx context.Context, name string, w gaps.Spell) (*verdict, error) {
+	if err := wait.For(ctx, time.Duration(w.To-meter.Now())); err != nil {
 		return nil, err
 	}
 	records, err := f.records(ctx, w)
 	if err != nil {
 		return nil, err
 	}
-	v := &verdict{name: name, spell: w, noise: f.noise}
+	v := &verdict{Verdict: gaps.Verdict{Name: name, Spell: w}, noise: f.noise}
 	for _, r := range records {
 		v.add(r.call.far(), r.up, r.down)
 	}
-	v.note("calls %d", len(records))
+	v.Note("calls %d", len(records))
 	return v, nil
 }
 
@@ -103,12 +106,12 @@ func (f *fleet) observe(ctx context.Context, name string, w spell) (*verdict, er
 // longer gaps than the bound, which fails. What the others show still counts, so
 // their bounds are wider by the difference.
 func steady(ctx context.Context, f *fleet, name string) error {
-	w := spell{from: meter.Now()}
-	w.to = w.from + int64(2*aftermath)
+	w := gaps.Spell{From: meter.Now()}
+	w.To = w.From + int64(2*aftermath)
 	return f.conclude(ctx, name, w, func(v *verdict) {
 		v.within(jitter, 0)
 		v.lossless()
-		f.noise = max(0, percentile(v.all(), 1)-jitter)
+		f.noise = max(0, stats.Quantile(v.Gaps, 1)-jitter)
 	})
 }
 
@@ -130,13 +133,13 @@ func transceivers(r *region) *[pair]*server { return &r.transceiver }
 
 // upgradeEdges replaces each edge by a successor that takes its sockets over.
 func upgradeEdges(ctx context.Context, f *fleet, name string) error {
-	w := spell{from: meter.Now()}
+	w := gaps.Spell{From: meter.Now()}
 	err := f.each(edges, func(_ *region, _ int, s *server) error {
-		old := s.process
+		old := s.Process
 		if _, err := s.start(ctx); err != nil {
 			return err
 		}
-		return old.ended(startLimit)
+		return old.Ended(startLimit)
 	})
 	if err != nil {
 		return err
@@ -145,11 +148,11 @@ func upgradeEdges(ctx context.Context, f *fleet, name string) error {
 }
 
 // restart kills a server and starts it again.
-func (f *fleet) restart(ctx context.Context, s *server) (spell, error) {
-	w := spell{from: meter.Now()}
-	s.kill()
+func (f *fleet) restart(ctx context.Context, s *server) (gaps.Spell, error) {
+	w := gaps.Spell{From: meter.Now()}
+	s.Kill()
 	up, err := s.start(ctx)
-	w.down = time.Duration(up - w.from)
+	w.DownFrom, w.DownTo = w.From, up
 	return w, err
 }
 
@@ -163,7 +166,7 @@ func restartEdges(ctx context.Context, f *fleet, name string) error {
 		}
 		return f.conclude(ctx, fmt.Sprintf("%s/%s-%d", name, places[r.number], i+1), w, func(v *verdict) {
 			v.within(recovery, 2) // the edge and a far cluster prove each other's epochs, and then it is told
-			v.note("outage_ms %.0f", millis(w.down))
+			v.Note("outage_ms %.0f", stats.Millis(w.Outage()))
 		})
 	})
 }
@@ -175,7 +178,7 @@ func restartEdges(ctx context.Context, f *fleet, name string) error {
 func drainEdges(ctx context.Context, f *fleet, name string) error {
 	all := uint64(0)
 	err := f.each(edges, func(r *region, i int, s *server) error {
-		w := spell{from: meter.Now()}
+		w := gaps.Spell{From: meter.Now()}
 		earlier, err := f.store(ctx, r.edges[1-i])
 		if err != nil {
 			return err
@@ -184,7 +187,7 @@ func drainEdges(ctx context.Context, f *fleet, name string) error {
 		if err := r.balance(); err != nil {
 			return err
 		}
-		if err := pause(ctx, aftermath); err != nil {
+		if err := wait.For(ctx, aftermath); err != nil {
 			return err
 		}
 		if err := s.terminate(relayDrain); err != nil {
@@ -204,7 +207,7 @@ func drainEdges(ctx context.Context, f *fleet, name string) error {
 		return f.conclude(ctx, fmt.Sprintf("%s/%s-%d", name, places[r.number], i+1), w, func(v *verdict) {
 			v.within(jitter, 0)
 			found := after.Hits - earlier.Hits
-			v.note("in redis %d missing %d no answer %d", found, after.Misses-earlier.Misses, after.Failed+after.Shed-earlier.Failed-earlier.Shed)
+			v.Note("in redis %d missing %d no answer %d", found, after.Misses-earlier.Misses, after.Failed+after.Shed-earlier.Failed-earlier.Shed)
 			all += found
 		})
 	})
@@ -223,17 +226,17 @@ func (f *fleet) store(ctx context.Context, s *server) (relay.StoreStats, error) 
 
 // terminate ends a server as an orchestrator does.
 func (s *server) terminate(limit time.Duration) error {
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := s.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	return s.ended(limit + grace)
+	return s.Ended(limit + grace)
 }
 
 // restartClusters ends each cluster relay and starts it again. It says goodbye, so
 // that edges and transceivers go on with the other one at once.
 func restartClusters(ctx context.Context, f *fleet, name string) error {
 	return f.each(clusters, func(r *region, i int, s *server) error {
-		w := spell{from: meter.Now()}
+		w := gaps.Spell{From: meter.Now()}
 		if err := s.terminate(relayDrain); err != nil {
 			return err
 		}
@@ -248,9 +251,9 @@ func restartClusters(ctx context.Context, f *fleet, name string) error {
 // transceivers have had to notice by themselves.
 func crashClusters(ctx context.Context, f *fleet, name string) error {
 	return f.each(clusters, func(r *region, i int, s *server) error {
-		w := spell{from: meter.Now()}
-		s.kill()
-		if err := pause(ctx, 2*failover); err != nil {
+		w := gaps.Spell{From: meter.Now()}
+		s.Kill()
+		if err := wait.For(ctx, 2*failover); err != nil {
 			return err
 		}
 		if _, err := s.start(ctx); err != nil {
@@ -265,9 +268,9 @@ func crashClusters(ctx context.Context, f *fleet, name string) error {
 // the first one.
 func rollTransceivers(ctx context.Context, f *fleet, name string) error {
 	return f.each(transceivers, func(r *region, i int, s *server) error {
-		w := spell{from: meter.Now()}
-		w.to = w.from + int64(aftermath)
-		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		w := gaps.Spell{From: meter.Now()}
+		w.To = w.From + int64(aftermath)
+		if err := s.Signal(syscall.SIGTERM); err != nil {
 			return err
 		}
 		err := f.conclude(ctx, fmt.Sprintf("%s/%s-%d", name, places[r.number], i+1), w, func(v *verdict) { v.within(jitter, 0); v.lossless() })
@@ -277,14 +280,13 @@ func rollTransceivers(ctx context.Context, f *fleet, name string) error {
 		own := f.of(s)
 		other := r.transceiver[1-i]
 		for _, c := range own {
-			c.stop()
-			c.Close()
+			c.HangUp()
 			c.owner = other
 		}
 		if err := f.placeAll(ctx, own); err != nil {
 			return err
 		}
-		if err := s.ended(hostDrain + grace); err != nil {
+		if err := s.Ended(hostDrain + grace); err != nil {
 			return err
 		}
 		if _, err := s.start(ctx); err != nil {
@@ -292,8 +294,7 @@ func rollTransceivers(ctx context.Context, f *fleet, name string) error {
 		}
 		// Back, so that the next one has calls too.
 		for _, c := range own {
-			c.stop()
-			c.Close()
+			c.HangUp()
 			c.owner = s
 		}
 		return f.placeAll(ctx, own)

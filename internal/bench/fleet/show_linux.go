@@ -9,6 +9,10 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
+	"github.com/usher-rtc/usher/internal/bench/gaps"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
+	"github.com/usher-rtc/usher/internal/bench/web"
 	"github.com/usher-rtc/usher/internal/meter"
 )
 
@@ -85,7 +89,7 @@ func (f *fleet) showSetup() {
 			}
 		}
 		f.say("fleet setup_ms %s %.0f %.0f %.0f calls %d", nearOrFar(far),
-			millis(percentile(all, 0.5)), millis(percentile(all, 0.99)), millis(percentile(all, 1)), len(all))
+			stats.Millis(stats.Quantile(all, 0.5)), stats.Millis(stats.Quantile(all, 0.99)), stats.Millis(stats.Quantile(all, 1)), len(all))
 	}
 }
 
@@ -114,14 +118,14 @@ func (f *fleet) showChecks(ctx context.Context) error {
 			}
 			all = append(all, rtt)
 		}
-		fastest[i] = percentile(all, 0)
-		f.say("fleet first_check_ms %s %.1f %.1f %.1f checks %d", way.name, millis(fastest[i]), millis(percentile(all, 0.5)), millis(percentile(all, 1)), len(all))
+		fastest[i] = stats.Quantile(all, 0)
+		f.say("fleet first_check_ms %s %.1f %.1f %.1f checks %d", way.name, stats.Millis(fastest[i]), stats.Millis(stats.Quantile(all, 0.5)), stats.Millis(stats.Quantile(all, 1)), len(all))
 	}
 	const modelled = 2 * (internet - backbone)
 	saved := fastest[2] - fastest[1]
-	f.say("fleet saved_ms %.1f modelled %.1f", millis(saved), millis(modelled))
+	f.say("fleet saved_ms %.1f modelled %.1f", stats.Millis(saved), stats.Millis(modelled))
 	if off := saved - modelled; saved <= 0 || !f.quick && (off > tolerance || off < -tolerance) {
-		f.fail("the near edge saves %.1f ms, want %.1f", millis(saved), millis(modelled))
+		f.fail("the near edge saves %.1f ms, want %.1f", stats.Millis(saved), stats.Millis(modelled))
 	}
 	return nil
 }
@@ -130,11 +134,18 @@ func (f *fleet) showChecks(ctx context.Context) error {
 func (f *fleet) probe(ctx context.Context, t *server, ingress, n int) (time.Duration, error) {
 	r := f.regions[0]
 	c := &call{region: r.number, node: r.clients, addr: addr(r.number, clientNet, n+2), owner: t}
-	fresh, offer, answer, err := f.offer(ctx, c)
+	var offer, answer string
+	fresh, err := c.open(f.engine)(callers.Options{Addr: c.addr})
 	if err != nil {
 		return 0, err
 	}
 	defer fresh.Close()
+	if offer, err = fresh.Offer(); err != nil {
+		return 0, err
+	}
+	if answer, err = f.post(ctx, c.node, c.region, c.owner, offer); err != nil {
+		return 0, err
+	}
 	var conn net.Conn
 	err = r.clients.do(func() (err error) {
 		conn, err = (&net.Dialer{LocalAddr: &net.UDPAddr{IP: c.addr.AsSlice()}}).DialContext(ctx, "udp4", publicAddr(ingress).String())
@@ -150,11 +161,11 @@ func (f *fleet) probe(ctx context.Context, t *server, ingress, n int) (time.Dura
 // showMedia prints the round trips of audio: the median of the one way plus that
 // of the other.
 func (f *fleet) showMedia(ctx context.Context) error {
-	w := spell{from: meter.Now()}
-	if err := pause(ctx, 2*time.Second); err != nil {
+	w := gaps.Spell{From: meter.Now()}
+	if err := wait.For(ctx, 2*time.Second); err != nil {
 		return err
 	}
-	w.to = meter.Now()
+	w.To = meter.Now()
 	records, err := f.records(ctx, w)
 	if err != nil {
 		return err
@@ -163,13 +174,13 @@ func (f *fleet) showMedia(ctx context.Context) error {
 		var all []time.Duration
 		for _, r := range records {
 			if r.call.far() == far {
-				all = append(all, r.up.delay()+r.down.delay())
+				all = append(all, r.up.Delay()+r.down.Delay())
 			}
 		}
-		p50 := percentile(all, 0.5)
-		f.say("fleet media_rtt_ms %s %.1f %.1f %.1f calls %d", nearOrFar(far), millis(p50), millis(percentile(all, 0.99)), millis(percentile(all, 1)), len(all))
+		p50 := stats.Quantile(all, 0.5)
+		f.say("fleet media_rtt_ms %s %.1f %.1f %.1f calls %d", nearOrFar(far), stats.Millis(p50), stats.Millis(stats.Quantile(all, 0.99)), stats.Millis(stats.Quantile(all, 1)), len(all))
 		if least := 2 * backbone; far && p50 < least {
-			f.fail("the round trip of far audio is %.1f ms, less than the %.1f of the link", millis(p50), millis(least))
+			f.fail("the round trip of far audio is %.1f ms, less than the %.1f of the link", stats.Millis(p50), stats.Millis(least))
 		}
 	}
 	if n := f.wan.dropped.Load(); n > 0 {
@@ -181,22 +192,17 @@ func (f *fleet) showMedia(ctx context.Context) error {
 // record is what both sides know about a call.
 type record struct {
 	call     *call
-	up, down stream
+	up, down gaps.Stream
 }
 
 // records collects the records of calls from a while before a spell on.
-func (f *fleet) records(ctx context.Context, w spell) (list []record, err error) {
-	since := w.from - int64(before)
+func (f *fleet) records(ctx context.Context, w gaps.Spell) (list []record, err error) {
+	since := w.From - int64(before)
 	reports := make(map[*server]map[uint32]meter.CallReport)
 	for _, r := range f.regions {
 		for _, t := range r.transceiver {
-			var report meter.Report
-			if err := f.get(ctx, t, fmt.Sprintf("/debug/audio?since=%d", since), &report); err != nil {
+			if reports[t], err = web.Audio(ctx, t.node.web, t.url(""), since); err != nil {
 				return nil, err
-			}
-			reports[t] = make(map[uint32]meter.CallReport)
-			for _, c := range report.Calls {
-				reports[t][c.Session] = c
 			}
 		}
 	}
@@ -208,8 +214,8 @@ func (f *fleet) records(ctx context.Context, w spell) (list []record, err error)
 			continue
 		}
 		list = append(list, record{c,
-			stream{sent: c.sent.Since(since), received: there.Received},
-			stream{sent: there.Sent, received: c.received.Since(since)}})
+			gaps.Stream{Sent: c.Spoken.Since(since), Received: there.Received},
+			gaps.Stream{Sent: there.Sent, Received: c.Heard.Since(since)}})
 	}
 	return list, errors.Join(errs...)
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/usher-rtc/usher/internal/bench/callers"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
 	"github.com/usher-rtc/usher/internal/bench/load"
+	"github.com/usher-rtc/usher/internal/bench/wait"
+	"github.com/usher-rtc/usher/internal/bench/web"
 )
 
 // bench is one run.
@@ -183,39 +185,21 @@ func tell(ctx context.Context, fleet *process, c callers.Command) (l callers.Loa
 	return l, json.Unmarshal(answer, &l)
 }
 
-func get(ctx context.Context, p *process, path string) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.control+path, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s%s: %s", p.name, path, response.Status)
-	}
-	return body, err
+// get reads a page of a server into v; see web.Get.
+func (p *process) get(ctx context.Context, path string, v any) error {
+	return web.Get(ctx, http.DefaultClient, "http://"+p.control+path, v)
 }
 
 // usage collects a server's garbage and returns what it holds.
 func (p *process) usage(ctx context.Context) (u hosts.Usage, err error) {
-	b, err := get(ctx, p, "/usage")
-	if err != nil {
-		return u, err
-	}
-	return u, json.Unmarshal(b, &u)
+	err = p.get(ctx, "/usage", &u)
+	return u, err
 }
 
 // count is usage without a collection.
 func (p *process) count(ctx context.Context) (u hosts.Usage, err error) {
-	b, err := get(ctx, p, "/count")
-	if err != nil {
-		return u, err
-	}
-	return u, json.Unmarshal(b, &u)
+	err = p.get(ctx, "/count", &u)
+	return u, err
 }
 
 // drops says where a server and its relay have lost packets since they started.
@@ -241,17 +225,8 @@ func (p *process) empty(ctx context.Context) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("%s: %d sessions are left after %v", p.name, u.Live, emptyLimit)
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

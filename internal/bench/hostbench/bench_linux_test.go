@@ -2,14 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
-	"os/exec"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // TestMain lets the test's own program be the processes that it starts.
@@ -24,11 +25,9 @@ func TestMain(m *testing.M) {
 // Every server that is compared must take calls, give audio back, leave nothing
 // of calls that ended, and end by itself.
 func TestServersAndCallers(t *testing.T) {
-	if _, err := exec.LookPath("taskset"); err != nil {
-		t.Skip(err)
-	}
+	parts.Need(t, parts.Program("taskset", "util-linux"))
 	if runtime.NumCPU() < 2 {
-		t.Skip("needs two processors")
+		parts.Need(t, errors.New("servers and callers need a processor each, and there is one"))
 	}
 	rows := append(echoRows(), muxRows()...)
 	rows = append(rows, row{name: "half-open", role: hosts.Role{

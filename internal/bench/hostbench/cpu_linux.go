@@ -8,6 +8,7 @@ import (
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
+	"github.com/usher-rtc/usher/internal/bench/stats"
 )
 
 // perCaller is audio in packets of 20 ms.
@@ -99,11 +100,11 @@ func (b *bench) cpuOf(ctx context.Context, title, name string, rows []row, perSe
 			micros[i] = append(micros[i], s.micros)
 			loss, busy = append(loss, s.loss*100), append(busy, s.busy*100)
 		}
-		m, l := spreadOf(micros[i]), spreadOf(loss)
+		m, l := stats.SpreadOf(micros[i]), stats.SpreadOf(loss)
 		table = append(table, fmt.Sprintf("%s\t%.2f\t%.2f\t%.2f\t%.3f\t%.3f\t%.0f\t",
-			c.name, m.min, m.median, m.max, l.median, l.max, spreadOf(busy).median))
+			c.name, m.Min, m.Median, m.Max, l.Median, l.Max, stats.SpreadOf(busy).Median))
 		if c.usher() {
-			b.out.line("lost usher %s %.4f %%", name, l.max)
+			b.out.line("lost usher %s %.4f %%", name, l.Max)
 		}
 	}
 	best := 0.0
@@ -111,7 +112,7 @@ func (b *bench) cpuOf(ctx context.Context, title, name string, rows []row, perSe
 		if all[i].usher() {
 			continue
 		}
-		best = max(best, ratios(micros[0], micros[i]))
+		best = max(best, stats.MedianRatio(micros[0], micros[i]))
 	}
 	b.out.line("ratio usher/pion cpu-per-packet-%s %.2f", name, best)
 	if rows[0].role.MuxOnly {

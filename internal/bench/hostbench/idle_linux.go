@@ -11,6 +11,7 @@ import (
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 )
 
 // echoRows are the servers of every part but setup. The lean one is what Pion
@@ -99,7 +100,7 @@ func (b *bench) idleRow(ctx context.Context, r row) (h held, err error) {
 	if _, err := tell(ctx, fleet, callers.Command{Open: b.sessions, AtOnce: atOnce}); err != nil {
 		return h, err
 	}
-	if err := pause(ctx, settle); err != nil {
+	if err := wait.For(ctx, settle); err != nil {
 		return h, err
 	}
 	after, err := server.usage(ctx)
@@ -126,8 +127,8 @@ func (b *bench) profile(ctx context.Context, r row, server *process) error {
 	for file, path := range map[string]string{
 		"goroutine.txt": "/debug/pprof/goroutine?debug=1", "heap.pprof": "/debug/pprof/heap",
 	} {
-		content, err := get(ctx, server, path)
-		if err != nil {
+		var content []byte
+		if err := server.get(ctx, path, &content); err != nil {
 			return err
 		}
 		name := strings.ReplaceAll(r.name, " ", "-") + "-" + file

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 	"slices"
@@ -14,7 +14,9 @@ import (
 	"syscall"
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
+	"github.com/usher-rtc/usher/internal/bench/flags"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
+	"github.com/usher-rtc/usher/internal/bench/procs"
 )
 
 // options are the flags.
@@ -55,53 +57,27 @@ func parseFlags() (options, error) {
 	flag.IntVar(&o.clientCPU, "client-cpu", 0, "processor of clients and relay beside it")
 	flag.StringVar(&o.profiles, "profiles", "", "idle: directory for goroutine and heap profiles of the servers")
 	flag.Parse()
-	set := make(map[string]bool)
-	flag.Visit(func(f *flag.Flag) { set[f.Name] = true })
 	if o.quick {
-		for _, q := range []struct {
-			name  string
-			value *int
-			quick int
-		}{
-			{"n", &o.n, 2}, {"sessions", &o.sessions, 100}, {"rate-sessions", &o.rateSessions, 60},
-			{"rounds", &o.rounds, 2}, {"live", &o.live, 100}, {"seconds", &o.seconds, 2}, {"churn", &o.churn, 900},
-		} {
-			if !set[q.name] {
-				*q.value = q.quick
-			}
-		}
+		flags.Quick(flag.CommandLine, map[string]string{
+			"n": "2", "sessions": "100", "rate-sessions": "60", "rounds": "2", "live": "100", "seconds": "2", "churn": "900",
+		})
 	}
-	for _, l := range []struct {
-		name            string
-		value, min, max int
-	}{
-		{"n", o.n, 1, 1000}, {"sessions", o.sessions, 1, 18_000}, {"rate-sessions", o.rateSessions, 1, 100_000},
-		{"rounds", o.rounds, 1, 100}, {"live", o.live, 1, 5000}, {"seconds", o.seconds, 1, 600},
-		{"mux-rate", o.muxRate, 1, 10_000}, {"churn", o.churn, 3, 1_000_000},
-	} {
-		if l.value < l.min || l.value > l.max {
-			return o, fmt.Errorf("-%s: want %d to %d, got %d", l.name, l.min, l.max, l.value)
-		}
-	}
-	if err := oneOf("parts", o.parts, allParts); err != nil {
-		return o, err
-	}
-	if err := oneOf("browsers", o.browsers, allClients); err != nil {
+	err := cmp.Or(
+		flags.InRange(flag.CommandLine, []flags.Range{
+			{Name: "n", Min: 1, Max: 1000}, {Name: "sessions", Min: 1, Max: 18_000}, {Name: "rate-sessions", Min: 1, Max: 100_000},
+			{Name: "rounds", Min: 1, Max: 100}, {Name: "live", Min: 1, Max: 5000}, {Name: "seconds", Min: 1, Max: 600},
+			{Name: "mux-rate", Min: 1, Max: 10_000}, {Name: "churn", Min: 3, Max: 1_000_000},
+		}...),
+		flags.SomeOf(flag.CommandLine, "parts", allParts),
+		flags.SomeOf(flag.CommandLine, "browsers", allClients),
+	)
+	if err != nil {
 		return o, err
 	}
 	if o.hostCPU == o.clientCPU || max(o.hostCPU, o.clientCPU) >= runtime.NumCPU() {
 		return o, errors.New("-host-cpu and -client-cpu: want two processors of this machine")
 	}
 	return o, nil
-}
-
-func oneOf(name, list, all string) error {
-	for v := range strings.SplitSeq(list, ",") {
-		if !slices.Contains(strings.Split(all, ","), v) {
-			return fmt.Errorf("-%s: unknown %q: want some of %s", name, v, all)
-		}
-	}
-	return nil
 }
 
 func (o *options) part(name string) bool { return slices.Contains(strings.Split(o.parts, ","), name) }
@@ -130,9 +106,6 @@ func main() {
 	}
 }
 
-// insideEnv tells the process that it is in the namespace.
-const insideEnv = "USHER_BENCH_INSIDE"
-
 func run() error {
 	o, err := parseFlags()
 	if err != nil {
@@ -140,39 +113,10 @@ func run() error {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	if os.Getenv(insideEnv) == "" {
-		return enter(ctx)
-	}
-	// Firefox looks for a default route before it uses any interface.
-	for _, args := range [][]string{
-		{"link", "set", "lo", "up"}, {"route", "add", "default", "dev", "lo", "src", "127.0.0.1"},
-	} {
-		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("ip %q: %w: %s", args, err, out)
-		}
-	}
-	return newBench(o).run(ctx)
-}
-
-// enter runs the command again, inside a network namespace of its own.
-func enter(ctx context.Context) error {
-	if os.Geteuid() != 0 {
-		return errors.New("needs root: it makes a network namespace")
-	}
-	exe, err := os.Executable()
-	if err != nil {
+	if inside, err := procs.OwnNetwork(ctx); !inside {
 		return err
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, os.Args[1:]...) // it is told to end below
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM, Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("in a network namespace: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
-	defer stop()
-	return cmd.Wait()
+	return newBench(o).run(ctx)
 }
 
 // progress says on standard error what is going on.

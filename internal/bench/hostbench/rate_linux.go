@@ -8,6 +8,8 @@ import (
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 )
 
 // rate measures how fast sessions come and go.
@@ -38,10 +40,10 @@ func (b *bench) rate(ctx context.Context) error {
 	var table []string
 	var slowest, dearest float64
 	for i, c := range all {
-		m := spreadOf(cost[i])
-		table = append(table, fmt.Sprintf("%s\t%.0f\t%.2f\t%.2f\t%.2f\t", c.name, 1000/spreadOf(took[i]).median, m.min, m.median, m.max))
+		m := stats.SpreadOf(cost[i])
+		table = append(table, fmt.Sprintf("%s\t%.0f\t%.2f\t%.2f\t%.2f\t", c.name, 1000/stats.SpreadOf(took[i]).Median, m.Min, m.Median, m.Max))
 		if !c.usher() {
-			slowest, dearest = max(slowest, ratios(took[0], took[i])), max(dearest, ratios(cost[0], cost[i]))
+			slowest, dearest = max(slowest, stats.MedianRatio(took[0], took[i])), max(dearest, stats.MedianRatio(cost[0], cost[i]))
 		}
 	}
 	b.out.line("ratio usher/pion sessions-per-second %.2f", 1/slowest)
@@ -110,7 +112,7 @@ func (b *bench) churns(ctx context.Context) error {
 	if err := server.empty(ctx); err != nil {
 		return err
 	}
-	if err := pause(ctx, settle); err != nil {
+	if err := wait.For(ctx, settle); err != nil {
 		return err
 	}
 	after, err := server.usage(ctx)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/wait"
 )
 
 // roundTrips are the delays of the link, both ways together.
@@ -135,8 +137,8 @@ func (b *bench) setup(ctx context.Context) error {
 		}
 		progress("setup: round %d of %d", round+1, b.n)
 	}
-	if n := s.dropped.Load(); n > 0 {
-		return fmt.Errorf("the delay link dropped %d datagrams", n)
+	if err := s.lost(); err != nil {
+		return fmt.Errorf("the delay link lost packets: %w", err)
 	}
 	return b.setupReport(cells)
 }
@@ -177,7 +179,7 @@ func (b *bench) setupOne(ctx context.Context, s *site, c *setupCell, clients []s
 		c.times = append(c.times, t)
 	}
 	// The end of one call is not to meet the beginning of the next.
-	return pause(ctx, 100*time.Millisecond)
+	return wait.For(ctx, 100*time.Millisecond)
 }
 
 // pionClient is a Pion client, a full agent.
@@ -224,8 +226,8 @@ func (b *bench) setupReport(cells []setupCell) error {
 		c := &cells[i]
 		line := fmt.Sprintf("%s\t%d\t%s\t%d\t", c.client, c.rtt.Milliseconds(), c.row.name, len(c.times))
 		for _, f := range figures {
-			s := spreadOf(c.values(f.of))
-			line += fmt.Sprintf("%.0f\t%.0f\t%.0f\t", s.min, s.median, s.max)
+			s := stats.SpreadOf(c.values(f.of))
+			line += fmt.Sprintf("%.0f\t%.0f\t%.0f\t", s.Min, s.Median, s.Max)
 		}
 		table = append(table, line+fmt.Sprintf("%d\t%d\t", c.long(), c.failed))
 		if c.row.usher() {
@@ -250,7 +252,7 @@ func (b *bench) setupLines(cells []setupCell, usher *setupCell) {
 		return
 	}
 	for _, f := range figures {
-		mine := spreadOf(usher.values(f.of)).median
+		mine := stats.SpreadOf(usher.values(f.of)).Median
 		b.out.line("%s usher %s ms %.1f", f.name, name, mine)
 		best := -1.0
 		for i := range cells {
@@ -258,7 +260,7 @@ func (b *bench) setupLines(cells []setupCell, usher *setupCell) {
 			if c.client != usher.client || c.rtt != usher.rtt || c.row.usher() || c.row.apart || len(c.times) == 0 {
 				continue
 			}
-			if v := spreadOf(c.values(f.of)).median; best < 0 || v < best {
+			if v := stats.SpreadOf(c.values(f.of)).Median; best < 0 || v < best {
 				best = v
 			}
 		}
@@ -272,7 +274,7 @@ func (b *bench) setupLines(cells []setupCell, usher *setupCell) {
 		}
 		for i := range cells {
 			if c := &cells[i]; c.client == "chromium" && c.rtt == usher.rtt && c.row.usher() && len(c.times) > 0 {
-				b.out.line("ratio trial/plain %s-%s %.2f", f.name, name, mine/spreadOf(c.values(f.of)).median)
+				b.out.line("ratio trial/plain %s-%s %.2f", f.name, name, mine/stats.SpreadOf(c.values(f.of)).Median)
 			}
 		}
 	}

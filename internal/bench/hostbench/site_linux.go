@@ -12,11 +12,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
-	"github.com/usher-rtc/usher/internal/bench/delay"
+	"github.com/usher-rtc/usher/internal/e2e/link"
 )
 
 //go:embed page.html
@@ -35,17 +34,17 @@ type site struct {
 	http    *http.Server
 	addr    string
 	done    chan struct{}
-	dropped atomic.Uint64
 
-	mu    sync.Mutex
-	next  int
-	calls map[string]siteCall
+	mu     sync.Mutex
+	next   int
+	calls  map[string]siteCall
+	failed error // of links
 }
 
 type siteCall struct {
 	server *process
 	id     string
-	link   *delay.Link
+	link   *link.Link
 }
 
 func newSite(ctx context.Context, servers []*process) (*site, error) {
@@ -115,7 +114,8 @@ func (s *site) call(ctx context.Context, p place, offer string) (id, answer stri
 	if err != nil {
 		return "", "", err
 	}
-	link, err := delay.New(at, p.rtt/2)
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	delayed, err := link.New(link.Config{Listen: netip.AddrPortFrom(loopback, 0), Relay: at, Source: loopback, Delay: p.rtt / 2})
 	if err != nil {
 		return "", "", err
 	}
@@ -123,8 +123,8 @@ func (s *site) call(ctx context.Context, p place, offer string) (id, answer stri
 	defer s.mu.Unlock()
 	s.next++
 	id = strconv.Itoa(s.next)
-	s.calls[id] = siteCall{server, name, link}
-	return id, withCandidate(answer, link.Addr()), nil
+	s.calls[id] = siteCall{server, name, delayed}
+	return id, withCandidate(answer, delayed.Addr()), nil
 }
 
 // hangup ends a call and its link.
@@ -137,8 +137,19 @@ func (s *site) hangup(ctx context.Context, id string) error {
 		return nil
 	}
 	err := callers.Delete(ctx, c.server.control, c.id)
-	s.dropped.Add(c.link.Dropped())
-	return errors.Join(err, c.link.Close())
+	lost := c.link.Close()
+	s.mu.Lock()
+	s.failed = errors.Join(s.failed, lost)
+	s.mu.Unlock()
+	return errors.Join(err, lost)
+}
+
+// lost returns what kept links from carrying a packet, which no row may be blamed
+// for.
+func (s *site) lost() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
 }
 
 const candidatePrefix = "a=candidate:"

@@ -4,29 +4,24 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 func pair(t *testing.T) (*Raw, *Sink) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for a raw socket")
-	}
+	parts.Need(t, parts.Root("a raw socket"))
 	r, err := NewRaw()
-	if err != nil {
-		t.Skip(err)
-	}
+	parts.Need(t, err)
 	t.Cleanup(func() { r.Close() })
 	s, err := NewSink()
-	if err != nil {
-		t.Skip(err)
-	}
+	parts.Need(t, err)
 	t.Cleanup(func() { s.Close() })
 	return r, s
 }
@@ -87,9 +82,7 @@ func TestNoAllocations(t *testing.T) {
 // start runs a shell script on a processor of its own choice.
 func start(t *testing.T, script string) *Process {
 	t.Helper()
-	if _, err := exec.LookPath("taskset"); err != nil {
-		t.Skip(err)
-	}
+	parts.Need(t, parts.Program("taskset", "util-linux"))
 	runtime.LockOSThread() // the process ends with the thread
 	t.Cleanup(runtime.UnlockOSThread)
 	p, err := StartProcess("0", "sh", "-c", script)

@@ -1,14 +1,17 @@
 package peers
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
-	"os/exec"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/load"
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 // The peers written in Go run this test program in a role.
@@ -25,10 +28,7 @@ func TestMain(m *testing.M) {
 
 func testEnv(t *testing.T, hosts int) *Env {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for a raw socket")
-	}
-	need(t, "taskset")
+	parts.Need(t, errors.Join(parts.Root("a raw socket"), parts.Program("taskset", "util-linux")))
 	// The process that a thread starts ends with it.
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
@@ -37,15 +37,12 @@ func testEnv(t *testing.T, hosts int) *Env {
 		t.Fatal(err)
 	}
 	env := &Env{CPUs: "0", Workers: 1, Dir: t.TempDir(), Exe: exe}
-	if env.Raw, err = load.NewRaw(); err != nil {
-		t.Skip(err)
-	}
+	env.Raw, err = load.NewRaw()
+	parts.Need(t, err)
 	t.Cleanup(func() { env.Raw.Close() })
 	sink := func() *load.Sink {
 		s, err := load.NewSink()
-		if err != nil {
-			t.Skip(err)
-		}
+		parts.Need(t, err)
 		t.Cleanup(func() { s.Close() })
 		return s
 	}
@@ -56,15 +53,8 @@ func testEnv(t *testing.T, hosts int) *Env {
 	return env
 }
 
-func need(t *testing.T, program string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		if os.Getenv("USHER_REQUIRE_PARTS") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-}
+// packages are Debian's of the programs that are peers.
+var packages = map[string]string{"nginx": "nginx", "turnserver": "coturn"}
 
 // Every peer takes in its clients and carries their packets both ways; that is
 // the precondition of every figure.
@@ -85,7 +75,7 @@ func TestPeersForward(t *testing.T) {
 	} {
 		t.Run(c.peer.Name(), func(t *testing.T) {
 			if c.program != "" {
-				need(t, c.program)
+				parts.Need(t, parts.Program(c.program, packages[c.program]))
 			}
 			env := testEnv(t, c.hosts)
 			if err := c.peer.Start(env); err != nil {
@@ -146,15 +136,9 @@ func TestUsherBundlesDownlink(t *testing.T) {
 }
 
 func TestNFTForwards(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for network namespaces")
-	}
-	need(t, "ip")
-	need(t, "nft")
+	parts.Need(t, errors.Join(parts.Root("a network namespace"), parts.Program("ip", "iproute2"), parts.Program("nft", "nftables")))
 	n, err := StartNFT(fmt.Sprintf("t%d", os.Getpid()))
-	if err != nil {
-		t.Skip(err)
-	}
+	parts.Need(t, err)
 	defer n.Stop()
 	if err := n.Establish(20); err != nil {
 		t.Fatal(err)
@@ -173,5 +157,82 @@ func TestNFTForwards(t *testing.T) {
 		if got != 20 {
 			t.Errorf("%s: %d of 20 packets arrived", c.name, got)
 		}
+	}
+}
+
+// Each pattern of system calls brings its packets to where they belong.
+func TestFloorsForward(t *testing.T) {
+	parts.Need(t, parts.Program("gcc", "gcc"))
+	for name, f := range map[string]Floor{
+		"receive one":    {Count: true, OneIn: true},
+		"receive many":   {Count: true},
+		"send one":       {Amplify: true, OneOut: true},
+		"send many":      {Amplify: true, Fragment: true},
+		"send bundles":   {Amplify: true, Bundle: true},
+		"forward":        {OneIn: true, OneOut: true},
+		"up":             {Bundle: true},
+		"down, in parts": {Split: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.Name = name
+			env := testEnv(t, 1)
+			p := NewFloor(f)
+			if err := p.Start(env); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = p.Stop() }()
+			if err := p.Establish(1); err != nil {
+				t.Fatal(err)
+			}
+			if !f.Split {
+				return
+			}
+			// A bundle's payloads go to the client that each one names.
+			var payloads [][]byte
+			for c := range floorBundle {
+				b := make([]byte, FloorSize)
+				PutPayload(b, 300+c, 1, 0)
+				payloads = append(payloads, b)
+			}
+			n, used, src, dst := p.Down(env.Raw.Buffer(), nil, payloads)
+			if used != floorBundle {
+				t.Fatalf("%d of %d payloads in a bundle", used, floorBundle)
+			}
+			env.Raw.Push(src, dst, n)
+			env.Raw.Flush()
+			var got []int
+			pollUntilQuiet(func() int {
+				k := env.Clients.Recv()
+				for i := range k {
+					c, _, _ := ParsePayload(env.Clients.Data(i))
+					got = append(got, c)
+				}
+				return k
+			}, 500*time.Millisecond)
+			if len(got) != floorBundle || got[0] != 300 || got[floorBundle-1] != 300+floorBundle-1 {
+				t.Errorf("payloads of clients %v arrived", got)
+			}
+		})
+	}
+}
+
+// A relay that was started for it gives a profile.
+func TestUsherIsProfiled(t *testing.T) {
+	env := testEnv(t, 1)
+	p := NewProfiledUsher()
+	if err := p.Start(env); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Stop() }()
+	if err := p.Establish(4); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Get(p.ProfileURL(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || len(b) == 0 {
+		t.Errorf("%s, %d bytes, %v", resp.Status, len(b), err)
 	}
 }

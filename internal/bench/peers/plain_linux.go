@@ -37,18 +37,31 @@ func NewNaive() Peer {
 // NewC returns the forwarder in C: recvmmsg, sendmmsg, epoll, batches of 32.
 func NewC() Peer {
 	return &plain{name: "c", argv: func(env *Env) ([]string, error) {
-		src, bin := filepath.Join(env.Dir, "forward.c"), filepath.Join(env.Dir, "forward")
-		if err := os.WriteFile(src, forwardC, 0o600); err != nil {
-			return nil, err
-		}
-		out, err := exec.Command("gcc", "-O2", "-Wall", "-o", bin, src).CombinedOutput() //nolint:noctx // a compiler ends by itself
+		bin, err := compile(env, "forward", forwardC)
 		if err != nil {
-			return nil, fmt.Errorf("gcc: %w: %s", err, out)
+			return nil, err
 		}
 		up := env.HostAddr(0)
 		ip := fmt.Sprintf("%d.%d.%d.%d", up.IP[0], up.IP[1], up.IP[2], up.IP[3])
 		return []string{bin, ip, strconv.Itoa(int(up.Port))}, nil
 	}}
+}
+
+// compile makes a program of one C file in the scratch directory, once a run.
+func compile(env *Env, name string, source []byte) (bin string, err error) {
+	bin = filepath.Join(env.Dir, name)
+	if _, err := os.Stat(bin); err == nil {
+		return bin, nil
+	}
+	src := bin + ".c"
+	if err := os.WriteFile(src, source, 0o600); err != nil {
+		return "", err
+	}
+	out, err := exec.Command("gcc", "-O2", "-Wall", "-o", bin, src).CombinedOutput() //nolint:noctx // a compiler ends by itself
+	if err != nil {
+		return "", fmt.Errorf("gcc: %w: %s", err, out)
+	}
+	return bin, nil
 }
 
 func (p *plain) Name() string           { return p.name }

@@ -4,6 +4,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -16,11 +19,12 @@ import (
 	"github.com/usher-rtc/usher/ufrag"
 )
 
-// serveUsher runs usher's relay until it is told to end. Arguments: workers
-// and MaxBatchDelay. It prints the ingress address.
+// serveUsher runs usher's relay until it is told to end. Arguments: workers,
+// MaxBatchDelay, and the address of a server for profiles, empty for none. It
+// prints the ingress address, and that of the server.
 func serveUsher(listen netip.AddrPort, args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("serve usher: want workers and delay, got %q", args)
+	if len(args) != 3 {
+		return fmt.Errorf("serve usher: want workers, delay and an address for profiles, got %q", args)
 	}
 	workers, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -57,7 +61,11 @@ func serveUsher(listen netip.AddrPort, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(s.Ingresses()[0].Listen)
+	profiles, err := serveProfiles(args[2])
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	fmt.Println(s.Ingresses()[0].Listen, profiles)
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, os.Interrupt)
 	go func() {
@@ -68,4 +76,21 @@ func serveUsher(listen netip.AddrPort, args []string) error {
 		return errors.Join(err, s.Close())
 	}
 	return nil
+}
+
+// serveProfiles serves the process' profiles for as long as it runs and returns
+// where; nowhere without an address.
+func serveProfiles(addr string) (string, error) {
+	if addr == "" {
+		return "", nil
+	}
+	l, err := net.Listen("tcp", addr) //nolint:noctx // it lives as long as the process
+	if err != nil {
+		return "", err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	go func() { _ = srv.Serve(l) }() // it ends with the process
+	return l.Addr().String(), nil
 }

@@ -23,6 +23,7 @@ type usherPeer struct {
 	env     *Env
 	name    string
 	delay   time.Duration
+	profile string // address of the process' profiles; empty without
 	keys    *ufrag.Keyring
 	codec   ufrag.Codec
 	proc    *load.Process
@@ -50,6 +51,20 @@ type linkKey struct {
 
 // NewUsher returns usher's relay. delay is its MaxBatchDelay.
 func NewUsher(name string, delay time.Duration) Peer { return &usherPeer{name: name, delay: delay} }
+
+// Profiled is a relay whose process can be asked for a CPU profile.
+type Profiled interface {
+	Peer
+	// ProfileURL is where a profile of this length is to be had, in whole seconds.
+	ProfileURL(took time.Duration) string
+}
+
+// NewProfiledUsher returns usher's relay with a server for profiles beside it.
+func NewProfiledUsher() Profiled { return &usherPeer{name: "usher", profile: "127.0.0.1:0"} }
+
+func (p *usherPeer) ProfileURL(took time.Duration) string {
+	return fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", p.profile, int(took/time.Second))
+}
 
 func (p *usherPeer) Name() string           { return p.name }
 func (p *usherPeer) Process() *load.Process { return p.proc }
@@ -79,7 +94,7 @@ func (p *usherPeer) Start(env *Env) error {
 		return err
 	}
 	p.proc, err = load.StartProcess(env.CPUs, env.Exe, "serve", "usher", "127.0.0.1:0",
-		strconv.Itoa(env.Workers), p.delay.String())
+		strconv.Itoa(env.Workers), p.delay.String(), p.profile)
 	_ = os.Unsetenv(keyEnv)
 	if err != nil {
 		return err
@@ -89,7 +104,11 @@ func (p *usherPeer) Start(env *Env) error {
 		return err
 	}
 	p.proc.Discard()
-	p.ingress, err = parseEndpoint(strings.TrimSpace(line))
+	words := strings.Fields(line)
+	if len(words) == 2 {
+		p.profile = words[1]
+	}
+	p.ingress, err = parseEndpoint(words[0])
 	return err
 }
 

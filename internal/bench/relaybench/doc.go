@@ -32,8 +32,25 @@
 // the relay is stopped, its queues are filled, it is resumed, and the time it
 // uses until it rests is divided by the packets that arrived. That is its
 // cost, and on one processor its capacity, when it never has to wait. Stopping
-// and resuming costs each thread of a relay a few microseconds a fill; that is
-// not subtracted.
+// and resuming costs each thread of a relay some microseconds a fill, and a
+// runtime's monitor thread is busier after a rest; that is not subtracted, but a
+// fill is long enough (-fill) that it hardly shows.
+//
+// # What else it prints
+//
+// "floor" is what the same system calls cost without a relay between them, from a
+// program of its own, and beside it usher and nginx: the part of usher's cost that
+// no code of ours can lower, and how many times nginx' packets a relay without any
+// cost of its own could forward.
+//
+// "profile" is the relay's own CPU profile at saturation: usher's code ("own"), what
+// it calls in libraries and the runtime ("helpers"), system calls ("kernel"), and the
+// scheduler and collector ("runtime"). -profiles keeps it for "go tool pprof".
+//
+// "table" is the memory of a flow at a million flows, and what they cost the
+// collector.
+//
+// # nftables
 //
 // nftables has no process: its work is done in the softirq of whoever sends.
 // In namespaces client -> router -> upstream, and with a direct link client ->

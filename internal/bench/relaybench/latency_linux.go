@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/peers"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/table"
 )
 
 const (
@@ -61,13 +63,13 @@ func (b *bench) latency() error {
 		}
 	}
 	fmt.Println("\none-hop latency, uplink, 160 bytes, microseconds (median over rounds); half: half of the peer's own capacity")
-	t := newTable(os.Stdout, "peer\tload\tpackets/s\tp50\tp99\tp99.9\tp50 min..max\tloss %\t")
+	t := table.New(os.Stdout, "peer\tload\tpackets/s\tp50\tp99\tp99.9\tp50 min..max\tloss %\t")
 	for _, r := range rows {
-		p50 := spreadOf(r.p50)
-		t.row("%s\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f..%.0f\t%.2f\t", r.peer, r.load, spreadOf(r.rate).median,
-			p50.median, spreadOf(r.p99).median, spreadOf(r.p999).median, p50.min, p50.max, spreadOf(r.loss).median)
+		p50 := stats.SpreadOf(r.p50)
+		t.Row("%s\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f..%.0f\t%.2f\t", r.peer, r.load, stats.SpreadOf(r.rate).Median,
+			p50.Median, stats.SpreadOf(r.p99).Median, stats.SpreadOf(r.p999).Median, p50.Min, p50.Max, stats.SpreadOf(r.loss).Median)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func (b *bench) latencyRound(round int, c cell, ps []peers.Peer, row func(peer, load string) *latencyRow) error {
@@ -116,8 +118,7 @@ func (b *bench) hop(r *latencyRow, p peers.Peer, c cell, rate int) error {
 	if err != nil {
 		return err
 	}
-	slices.Sort(t.latencies)
-	us := func(q float64) float64 { return float64(quantile(t.latencies, q)) / 1000 }
+	us := func(q float64) float64 { return float64(stats.Quantile(t.latencies, q)) / 1000 }
 	r.rate = append(r.rate, s.offered)
 	r.p50 = append(r.p50, us(0.5))
 	r.p99 = append(r.p99, us(0.99))

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/usher-rtc/usher/internal/bench/peers"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/table"
 )
 
 const (
@@ -55,16 +57,16 @@ func (b *bench) lossFree() error {
 		stopPeers(ps)
 	}
 	fmt.Println("\nloss-free rate, uplink, 160 bytes, thousand packets/s; >=: the generator was the limit in at least one round")
-	t := newTable(os.Stdout, "peer\tmin\tmedian\tmax\t\t")
+	t := table.New(os.Stdout, "peer\tmin\tmedian\tmax\t\t")
 	for _, name := range order {
-		s := spreadOf(rates[name])
+		s := stats.SpreadOf(rates[name])
 		note := ""
 		if capped[name] {
 			note = ">="
 		}
-		t.row("%s\t%.0f\t%.0f\t%.0f\t%s\t", name, s.min/1000, s.median/1000, s.max/1000, note)
+		t.Row("%s\t%.0f\t%.0f\t%.0f\t%s\t", name, s.Min/1000, s.Median/1000, s.Max/1000, note)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // searchLossFree returns the highest rate without loss, and whether the

@@ -24,6 +24,7 @@ type options struct {
 	rounds           int
 	only             string
 	parts            string
+	profiles         string
 	dur, warm        time.Duration
 	fill, fills      int
 	hosts            int
@@ -33,6 +34,9 @@ type options struct {
 
 // everyPeer is all that can be compared, usher first.
 var everyPeer = []string{"usher", "usher-500us", "nginx", "nginx-multi", "coturn", "pion-turn", "naive", "c", "nft"}
+
+// everyPart is all that can be measured.
+var everyPart = []string{"cells", "floor", "profile", "table", "workers", "latency", "lossfree"}
 
 func newPeer(name string) (peers.Peer, error) {
 	switch name {
@@ -63,10 +67,11 @@ func parseFlags() (options, error) {
 	flag.BoolVar(&o.all, "all", false, "every combination of clients, sizes, directions and rates")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds")
 	flag.StringVar(&o.only, "only", strings.Join(everyPeer, ","), "peers to compare, comma separated")
-	flag.StringVar(&o.parts, "parts", "cells,workers,latency,lossfree", "parts to run, comma separated")
+	flag.StringVar(&o.parts, "parts", strings.Join(everyPart, ","), "parts to run, comma separated: "+strings.Join(everyPart, ", "))
+	flag.StringVar(&o.profiles, "profiles", "", "directory to keep the relay's CPU profiles in")
 	flag.DurationVar(&o.dur, "dur", time.Second, "length of a cell at a stated rate")
-	flag.IntVar(&o.fill, "fill", 2000, "packets in the queues of a stopped relay")
-	flag.IntVar(&o.fills, "fills", 20, "fills per cell at saturation")
+	flag.IntVar(&o.fill, "fill", 5000, "packets in the queues of a stopped relay; a quarter for bursts, which are larger")
+	flag.IntVar(&o.fills, "fills", 8, "fills per cell at saturation")
 	flag.IntVar(&o.hosts, "hosts", 1, "Hosts over which usher's sessions are spread; the fewer, the more packets share a datagram")
 	flag.IntVar(&o.genCPU, "gen-cpu", 0, "processor of the harness")
 	flag.IntVar(&o.relayCPU, "relay-cpu", 1, "processor of the relays")
@@ -86,7 +91,7 @@ func parseFlags() (options, error) {
 		}
 		quickly("rounds", func() { o.rounds = 2 })
 		quickly("dur", func() { o.dur = 300 * time.Millisecond })
-		quickly("fills", func() { o.fills = 5 })
+		quickly("fills", func() { o.fills = 2 })
 		quickly("clients", func() { clients = "1000" })
 		quickly("sizes", func() { sz = string(fixed) })
 		quickly("rates", func() { rates = "50000,full" })
@@ -111,6 +116,11 @@ func parseFlags() (options, error) {
 		return o, errors.New("-gen-cpu and -relay-cpu: want two processors")
 	case runtime.NumCPU() < 2:
 		return o, errors.New("needs two processors: one for the generator, one for the relay")
+	}
+	for name := range strings.SplitSeq(o.parts, ",") {
+		if !slices.Contains(everyPart, name) {
+			return o, fmt.Errorf("-parts: unknown part %q: want some of %s", name, strings.Join(everyPart, ","))
+		}
 	}
 	for name := range strings.SplitSeq(o.only, ",") {
 		if !slices.Contains(everyPeer, name) {
@@ -205,7 +215,8 @@ func (b *bench) run() error {
 		run  func() error
 	}
 	for _, p := range []part{
-		{"cells", b.cells}, {"workers", b.workers}, {"latency", b.latency}, {"lossfree", b.lossFree},
+		{"cells", b.cells}, {"floor", b.floor}, {"profile", b.profile}, {"table", b.table},
+		{"workers", b.workers}, {"latency", b.latency}, {"lossfree", b.lossFree},
 	} {
 		if !b.part(p.name) {
 			continue

@@ -39,6 +39,9 @@ const (
 	quiet = 20 * time.Millisecond
 	// rest is how long a relay must use no processor before a drain is over.
 	rest = 5 * time.Millisecond
+	// burstFill is the share of a fill that bursts get, so that the queue, which
+	// counts bytes and the kernel's own, holds them.
+	burstFill = 4
 	// patience bounds every wait.
 	patience = 3 * time.Second
 )
@@ -128,6 +131,9 @@ func (t *traffic) drain(fill, fills int) (sample, error) {
 	p := t.peer.Process()
 	var used, wall time.Duration
 	t.reset()
+	if t.cell.sizes == burst {
+		fill /= burstFill
+	}
 	for i := range fills + 1 {
 		if i == 1 { // the first fill warms up
 			t.reset()

@@ -4,52 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"slices"
-	"text/tabwriter"
+
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/table"
 )
-
-// spread is the least, the median and the greatest of some values.
-type spread struct{ min, median, max float64 }
-
-func spreadOf(v []float64) spread {
-	if len(v) == 0 {
-		return spread{}
-	}
-	s := slices.Clone(v)
-	slices.Sort(s)
-	m := s[len(s)/2]
-	if len(s)%2 == 0 {
-		m = (s[len(s)/2-1] + m) / 2
-	}
-	return spread{min: s[0], median: m, max: s[len(s)-1]}
-}
-
-// quantile returns the q-quantile (0 to 1) of sorted values.
-func quantile(sorted []int64, q float64) int64 {
-	if len(sorted) == 0 {
-		return 0
-	}
-	i := int(math.Ceil(q*float64(len(sorted)))) - 1
-	return sorted[max(0, min(i, len(sorted)-1))]
-}
-
-// table is text in columns.
-type table struct{ tw *tabwriter.Writer }
-
-// newTable begins a table; head has a tab after each column.
-func newTable(w io.Writer, head string) table {
-	t := table{tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)}
-	t.row("%s", head)
-	return t
-}
-
-// row adds a row, with a tab after each column. The writer keeps an error until flush.
-func (t table) row(format string, args ...any) {
-	_, _ = fmt.Fprintf(t.tw, format+"\n", args...)
-}
-
-func (t table) flush() error { return t.tw.Flush() }
 
 // results holds what was measured: cell, peer, round. A round that failed has no entry.
 type results struct {
@@ -94,7 +53,7 @@ func values(m map[int]figure, get func(figure) float64) []float64 {
 
 // table prints a row for each cell and peer.
 func (r *results) table(w io.Writer) error {
-	t := newTable(w, "clients\tsize\tdirection\trate\tpeer\trounds\tmin\tmedian\tmax\tus/packet\tloss %\tbundle up\tbundle down\t")
+	t := table.New(w, "clients\tsize\tdirection\trate\tpeer\trounds\tmin\tmedian\tmax\tus/packet\tloss %\tbundle up\tbundle down\t")
 	for _, c := range r.cells {
 		rate := "full"
 		if c.rate > 0 {
@@ -105,19 +64,19 @@ func (r *results) table(w io.Writer) error {
 			if len(m) == 0 {
 				continue
 			}
-			k := spreadOf(values(m, func(f figure) float64 { return f.perSecond / 1000 }))
-			loss := spreadOf(values(m, func(f figure) float64 { return f.loss * 100 }))
-			up := spreadOf(values(m, func(f figure) float64 { return f.up }))
-			down := spreadOf(values(m, func(f figure) float64 { return f.down }))
+			k := stats.SpreadOf(values(m, func(f figure) float64 { return f.perSecond / 1000 }))
+			loss := stats.SpreadOf(values(m, func(f figure) float64 { return f.loss * 100 }))
+			up := stats.SpreadOf(values(m, func(f figure) float64 { return f.up }))
+			down := stats.SpreadOf(values(m, func(f figure) float64 { return f.down }))
 			us := 0.0
-			if k.median > 0 {
-				us = 1000 / k.median
+			if k.Median > 0 {
+				us = 1000 / k.Median
 			}
-			t.row("%d\t%s\t%s\t%s\t%s\t%d\t%.0f\t%.0f\t%.0f\t%.2f\t%.1f\t%.1f\t%.1f\t",
-				c.clients, c.sizes, c.dir, rate, p, len(m), k.min, k.median, k.max, us, loss.median, up.median, down.median)
+			t.Row("%d\t%s\t%s\t%s\t%s\t%d\t%.0f\t%.0f\t%.0f\t%.2f\t%.1f\t%.1f\t%.1f\t",
+				c.clients, c.sizes, c.dir, rate, p, len(m), k.Min, k.Median, k.Max, us, loss.Median, up.Median, down.Median)
 		}
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // families are the names in the ratio lines, with the variants that count for
@@ -193,7 +152,7 @@ func (r *results) ratios(w io.Writer) error {
 				continue
 			}
 			if v := r.ratio(c, f.peers); len(v) > 0 {
-				if _, err := fmt.Fprintf(w, "ratio usher/%s %s %.2f\n", f.name, d, spreadOf(v).median); err != nil {
+				if _, err := fmt.Fprintf(w, "ratio usher/%s %s %.2f\n", f.name, d, stats.SpreadOf(v).Median); err != nil {
 					return err
 				}
 			}

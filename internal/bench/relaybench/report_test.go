@@ -6,37 +6,6 @@ import (
 	"testing"
 )
 
-func TestSpread(t *testing.T) {
-	for _, c := range []struct {
-		in   []float64
-		want spread
-	}{
-		{nil, spread{}},
-		{[]float64{3}, spread{3, 3, 3}},
-		{[]float64{4, 1}, spread{1, 2.5, 4}},
-		{[]float64{9, 1, 5}, spread{1, 5, 9}},
-	} {
-		if got := spreadOf(c.in); got != c.want {
-			t.Errorf("%v: %v, want %v", c.in, got, c.want)
-		}
-	}
-}
-
-func TestQuantile(t *testing.T) {
-	var v []int64
-	for i := range int64(1000) {
-		v = append(v, i+1)
-	}
-	for q, want := range map[float64]int64{0: 1, 0.5: 500, 0.99: 990, 0.999: 999, 1: 1000} {
-		if got := quantile(v, q); got != want {
-			t.Errorf("%v: %d, want %d", q, got, want)
-		}
-	}
-	if quantile(nil, 0.5) != 0 {
-		t.Error("no values")
-	}
-}
-
 func TestRatioIsTakenWithinRounds(t *testing.T) {
 	var r results
 	c := cell{1000, fixed, uplink, 0}

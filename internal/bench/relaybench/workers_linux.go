@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/peers"
+	"github.com/usher-rtc/usher/internal/bench/stats"
+	"github.com/usher-rtc/usher/internal/bench/table"
 )
 
 // workers compares usher's relay with one worker on one processor and with
@@ -64,10 +66,10 @@ func (b *bench) workers() error {
 		}
 	}
 	fmt.Println("\nusher with one and two workers, 160 bytes: microseconds of processor per packet, thousand packets per second of wall time")
-	t := newTable(os.Stdout, "workers\tdirection\tus min\tmedian\tmax\tk/s min\tmedian\tmax\t")
+	t := table.New(os.Stdout, "workers\tdirection\tus min\tmedian\tmax\tk/s min\tmedian\tmax\t")
 	for _, key := range order {
-		u, k := spreadOf(rows[key].cpu), spreadOf(rows[key].wall)
-		t.row("%s\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t", key, u.min, u.median, u.max, k.min, k.median, k.max)
+		u, k := stats.SpreadOf(rows[key].cpu), stats.SpreadOf(rows[key].wall)
+		t.Row("%s\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t", key, u.Min, u.Median, u.Max, k.Min, k.Median, k.Max)
 	}
-	return t.flush()
+	return t.Flush()
 }

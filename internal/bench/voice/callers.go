@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/pion/webrtc/v4"
 
 	"github.com/usher-rtc/usher/internal/bench/hosts"
+	"github.com/usher-rtc/usher/internal/bench/stats"
 )
 
 const (
@@ -61,17 +61,13 @@ type callers struct{ all []*caller }
 // result is what came of talking.
 type result struct {
 	sent, back, reordered int
-	delays                []time.Duration // sorted
+	delays                []time.Duration
 }
 
 func (r *result) lost() int { return r.sent - r.back }
 
-func (r *result) percentile(p float64) time.Duration {
-	if len(r.delays) == 0 {
-		return 0
-	}
-	return r.delays[min(int(p*float64(len(r.delays))), len(r.delays)-1)]
-}
+// quantile is that of the delays in milliseconds.
+func (r *result) quantile(q float64) float64 { return stats.Millis(stats.Quantile(r.delays, q)) }
 
 // newCallers makes n calls.
 func newCallers(ctx context.Context, server string, n int) (*callers, error) {
@@ -286,7 +282,6 @@ func (c *callers) talk(ctx context.Context, d time.Duration) (*result, error) {
 		r.delays = append(r.delays, one.delays...)
 		one.mu.Unlock()
 	}
-	slices.Sort(r.delays)
 	return r, nil
 }
 

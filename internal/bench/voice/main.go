@@ -1,17 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/flags"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
 )
 
@@ -37,41 +38,24 @@ func parseFlags() (options, error) {
 	flag.IntVar(&o.seconds, "seconds", 60, "soak: seconds")
 	flag.StringVar(&o.service, "service", "", "address of a service to measure with instead of the one in Go")
 	flag.Parse()
-	set := make(map[string]bool)
-	flag.Visit(func(f *flag.Flag) { set[f.Name] = true })
 	if o.quick {
-		for name, q := range map[string]struct{ value, quick *int }{
-			"sessions": {&o.sessions, ptr(20)}, "latency-seconds": {&o.latency, ptr(3)},
-			"soak-sessions": {&o.soak, ptr(40)}, "seconds": {&o.seconds, ptr(5)},
-		} {
-			if !set[name] {
-				*q.value = *q.quick
-			}
-		}
+		flags.Quick(flag.CommandLine, map[string]string{"sessions": "20", "latency-seconds": "3", "soak-sessions": "40", "seconds": "5"})
 	}
-	for _, l := range []struct {
-		name            string
-		value, min, max int
-	}{
-		{"sessions", o.sessions, 1, 5000}, {"latency-seconds", o.latency, 1, 3600},
-		{"soak-sessions", o.soak, 1, 5000}, {"seconds", o.seconds, 1, 86400},
-	} {
-		if l.value < l.min || l.value > l.max {
-			return o, fmt.Errorf("-%s: want %d to %d, got %d", l.name, l.min, l.max, l.value)
-		}
-	}
-	for part := range strings.SplitSeq(o.parts, ",") {
-		if !slices.Contains(strings.Split(allParts, ","), part) {
-			return o, fmt.Errorf("-parts: unknown %q: want some of %s", part, allParts)
-		}
+	err := cmp.Or(
+		flags.InRange(flag.CommandLine, []flags.Range{
+			{Name: "sessions", Min: 1, Max: 5000}, {Name: "latency-seconds", Min: 1, Max: 3600},
+			{Name: "soak-sessions", Min: 1, Max: 5000}, {Name: "seconds", Min: 1, Max: 86400},
+		}...),
+		flags.SomeOf(flag.CommandLine, "parts", allParts),
+	)
+	if err != nil {
+		return o, err
 	}
 	if flag.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", flag.Arg(0))
 	}
 	return o, nil
 }
-
-func ptr(n int) *int { return &n }
 
 // Roles of this program besides hosts.Role's.
 const (
@@ -131,17 +115,17 @@ func latencyPart(ctx context.Context, s *site, o *options) error {
 	}
 	fmt.Printf("\n%d sessions, %d s each: milliseconds from a client's write to its read\n", o.sessions, o.latency)
 	fmt.Printf("%-34s %8s %8s %8s %10s\n", "", "p50", "p99", "p99.9", "frames")
-	row := func(name string, r *result, less time.Duration) [3]float64 {
+	row := func(name string, r *result, less float64) [3]float64 {
 		var v [3]float64
 		for i, p := range []float64{0.5, 0.99, 0.999} {
-			v[i] = float64(r.percentile(p)-less) / float64(time.Millisecond)
+			v[i] = r.quantile(p) - less
 		}
 		fmt.Printf("%-34s %8.2f %8.2f %8.2f %10d\n", name, v[0], v[1], v[2], r.back)
 		return v
 	}
 	row("base: client, kernel, stock Pion", base, 0)
 	row("mouth to ear", all, 0)
-	v := row("added by our parts", all, base.percentile(0.5))
+	v := row("added by our parts", all, base.quantile(0.5))
 	fmt.Printf("\nvoice added ms p50 %.2f p99 %.2f p99.9 %.2f (goals: p50 2.00, p99 10.00)\n", v[0], v[1], v[2])
 	fmt.Printf("voice latency lost %d reordered %d of %d frames\n", all.lost(), all.reordered, all.sent)
 	return nil
@@ -178,9 +162,7 @@ func soakPart(ctx context.Context, s *site, o *options) error {
 	fmt.Printf("\nvoice soak sessions %d sent %d back %d lost %d reordered %d\n", o.soak, r.sent, r.back, r.lost(), r.reordered)
 	fmt.Printf("voice soak lost-at host-in %d overrun %d bridge-missed %d bridge-dropped %d\n",
 		end.Lost-begin.Lost, end.Overrun-begin.Overrun, end.Missed-begin.Missed, end.Dropped-begin.Dropped)
-	fmt.Printf("voice soak mouth-to-ear ms p50 %.2f p99 %.2f p99.9 %.2f\n", ms(r.percentile(0.5)), ms(r.percentile(0.99)), ms(r.percentile(0.999)))
+	fmt.Printf("voice soak mouth-to-ear ms p50 %.2f p99 %.2f p99.9 %.2f\n", r.quantile(0.5), r.quantile(0.99), r.quantile(0.999))
 	fmt.Printf("voice soak heap begin %d end %d bytes, a session %d\n", begin.Heap, end.Heap, end.Heap/uint64(o.soak))
 	return nil
 }
-
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -43,11 +43,12 @@ func serve(h http.Handler) error {
 // serveService says back what it hears.
 func serveService() error {
 	return serve(bridge.Handler(func(ctx context.Context, call *bridge.Call) error {
+		speech := call.Say()
 		for frame, err := range call.Frames(ctx) {
 			if err != nil {
 				return err
 			}
-			if err := call.Write(ctx, frame.Payload); err != nil {
+			if err := speech.Write(ctx, frame.Payload); err != nil {
 				return err
 			}
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/hosts"
+	"github.com/usher-rtc/usher/internal/bench/web"
 )
 
 // startLimit is how long a process may take to say its first line.
@@ -136,32 +136,12 @@ func (s *site) close() error {
 }
 
 func (s *site) usage(ctx context.Context) (u usage, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.host+"/usage", nil)
-	if err != nil {
-		return u, err
-	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return u, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	return u, json.NewDecoder(resp.Body).Decode(&u)
+	err = web.Get(ctx, http.DefaultClient, s.host+"/usage", &u)
+	return u, err
 }
 
 // post sends an offer and returns the answer.
-func post(ctx context.Context, server, offer string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server+"/calls", strings.NewReader(offer))
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusCreated {
-		err = fmt.Errorf("%s: %s", resp.Status, answer)
-	}
-	return string(answer), err
+func post(ctx context.Context, server, offer string) (answer string, err error) {
+	answer, _, err = web.Offer(ctx, http.DefaultClient, server+"/calls", offer, nil)
+	return answer, err
 }

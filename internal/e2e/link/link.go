@@ -12,7 +12,8 @@ import (
 
 // Config describes a Link.
 type Config struct {
-	// Listen is where clients send to: what the relay advertises.
+	// Listen is where clients send to: what the relay advertises. Port 0 is a free
+	// one, see Addr.
 	Listen netip.AddrPort
 	// Relay is where the relay listens.
 	Relay netip.AddrPort
@@ -154,6 +155,14 @@ func (l *Link) Drop(d Direction, lose bool) {
 	l.drop[d] = lose
 }
 
+// Addr returns where clients send to.
+func (l *Link) Addr() netip.AddrPort { return addrOf(l.front) }
+
+func addrOf(conn *net.UDPConn) netip.AddrPort {
+	a := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
 // Relay returns where the relay listens.
 func (l *Link) Relay() netip.AddrPort { return l.cfg.Relay }
 
@@ -186,8 +195,7 @@ func (l *Link) mapLocked(client netip.AddrPort) (*mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	outer := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	m := &mapping{client: client, conn: conn, outer: netip.AddrPortFrom(outer.Addr().Unmap(), outer.Port())}
+	m := &mapping{client: client, conn: conn, outer: addrOf(conn)}
 	l.work.Add(1)
 	go l.readRelay(m)
 	return m, nil

@@ -58,7 +58,7 @@ func newLink(t *testing.T, r *relay, delay time.Duration) *Link {
 
 func newClient(t *testing.T, l *Link) (*net.UDPConn, netip.AddrPort) {
 	t.Helper()
-	conn, err := net.DialUDP("udp4", nil, l.front.LocalAddr().(*net.UDPAddr))
+	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(l.Addr()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,4 +202,55 @@ func TestTrace(t *testing.T) {
 	if got := l.Find(addr, Down, middle, Request, Other); len(got) != 1 || got[0].Kind != Other || got[0].Size != 5 {
 		t.Errorf("since a time: %+v", got)
 	}
+}
+
+// TestOrder checks that packets of several clients, many on their way at a time,
+// stay in order and come back to whose they are.
+func TestOrder(t *testing.T) {
+	const delay, each = 20 * time.Millisecond, 8
+	r := newRelay(t)
+	l := newLink(t, r, delay)
+	var clients [2]*net.UDPConn
+	for i := range clients {
+		clients[i], _ = newClient(t, l)
+	}
+	begin := time.Now()
+	for n := range byte(each) {
+		for i, c := range clients {
+			if _, err := c.Write([]byte{byte(i), n}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, c := range clients {
+		_ = c.SetReadDeadline(begin.Add(10 * time.Second))
+		buf := make([]byte, 2048)
+		for n := range byte(each) {
+			size, err := c.Read(buf)
+			if err != nil || string(buf[:size]) != string([]byte{byte(i), n}) {
+				t.Fatalf("client %d got % x (%v), want % x", i, buf[:size], err, []byte{byte(i), n})
+			}
+			if took := time.Since(begin); took < 2*delay {
+				t.Fatalf("back after %v, want %v at least", took, 2*delay)
+			}
+		}
+	}
+}
+
+func TestCloseWithTrafficOnItsWay(t *testing.T) {
+	l := newLink(t, newRelay(t), time.Hour)
+	c, _ := newClient(t, l)
+	for range 10 {
+		if _, err := c.Write([]byte("late")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(l.Addr()))
+	if err != nil {
+		t.Fatalf("the port is still taken: %v", err)
+	}
+	_ = conn.Close()
 }
