@@ -223,9 +223,9 @@ func (c Config) withDefaults() (Config, error) {
 func (c *Config) validate() error {
 	switch {
 	case c.Codec == nil:
-		return config.Errorf("Codec", "required")
+		return config.Errorf("Codec", "required: ufrag.NewCodec(keyring) is the standard one")
 	case c.TrunkKeys == nil && (c.Clusters == nil || len(c.AllowUpstream) > 0):
-		return config.Errorf("TrunkKeys", "required")
+		return config.Errorf("TrunkKeys", "required: the keyring that the Hosts' trunk uses")
 	case c.TrunkKeys != nil && c.TrunkKeys.MintID() == 0:
 		return config.Errorf("TrunkKeys", "has no keys")
 	case c.Cluster > maxCluster:
@@ -278,7 +278,7 @@ func (c *Config) validateStore() error {
 
 func (c *Config) validateUpstream() error {
 	if len(c.AllowUpstream) == 0 && c.Clusters == nil {
-		return config.Errorf("AllowUpstream", "empty: nothing could be forwarded; list the networks of your Hosts")
+		return config.Errorf("AllowUpstream", "required: prefixes of the Hosts' trunk addresses; an empty list refuses every Host")
 	}
 	for i, p := range c.AllowUpstream {
 		if !p.IsValid() {
@@ -296,7 +296,7 @@ func (c *Config) validateUpstream() error {
 
 func (c *Config) validateIngresses() error {
 	if len(c.Ingresses) == 0 && len(c.AllowEdges) == 0 {
-		return config.Errorf("Ingresses", "need at least one")
+		return config.Errorf("Ingresses", "required: at least one public address")
 	}
 	if len(c.Ingresses) > trunk.MaxIngresses {
 		return config.Errorf("Ingresses", "%d are more than %d", len(c.Ingresses), trunk.MaxIngresses)

@@ -22,6 +22,11 @@ const (
 	forgetAfter = time.Hour
 	// silentAfter is three keepalives of a Host that did not come.
 	silentAfter = 3 * time.Second
+	// maxStrangers is how many peers are remembered that have sent or been sent
+	// something and have not proven an epoch. A datagram from before can be replayed
+	// from any address, and a path between regions needs a tenth of a second for the
+	// proof.
+	maxStrangers = 4096
 	// logEvery is the least time between two lines about one reason.
 	logEvery = time.Minute
 )
@@ -45,9 +50,10 @@ type peer struct {
 	// of; zero if none was.
 	unanswered time.Time
 	met        time.Time
-	always     bool // configured
-	told       bool // knows that this relay drains
-	relay           // of remote peers
+	always     bool                     // configured
+	told       bool                     // knows that this relay drains
+	announced  map[uint32]*announcement // by token: not yet answered
+	relay                               // of remote peers
 }
 
 func (p *peer) sender() forward.Peer { return forward.Peer{Addr: p.addr, Remote: p.remote} }
@@ -75,6 +81,9 @@ type control struct {
 	dests      []netip.AddrPort
 	messages   []udpbatch.Message
 	bufs       [][]byte
+	announced  int                 // flows that some peer has not confirmed
+	strangers  [maxStrangers]*peer // the latest that were met, in a ring
+	met        uint
 }
 
 // peer returns what the worker knows about a Host or another relay, and greets a
@@ -90,10 +99,37 @@ func (w *worker) peer(addr netip.AddrPort, remote bool) *peer {
 		_, _ = rand.Read(secret[:]) // never fails, says its documentation
 		p = w.newPeer(k, trunk.NewLink(w.srv.epoch, secret))
 		w.peers[k] = p
+		w.meet(p)
 		w.hello(p)
 	}
 	w.lastPeer = p
 	return p
+}
+
+// meet notes a new peer, and forgets the one that was met maxStrangers peers ago if
+// that has never proven to be one. Only those who hold keys can make the rest grow.
+func (w *worker) meet(p *peer) {
+	at := &w.strangers[w.met%maxStrangers]
+	w.met++
+	old := *at
+	*at = p
+	if old == nil || old.always || old.listed || old.bundle.Builder != nil || w.peers[old.peerKey] != old {
+		return
+	}
+	if epoch, proven := old.link.Peer(); epoch == 0 && !proven {
+		w.forget(old)
+	}
+}
+
+// forget drops what is known about a peer.
+func (w *worker) forget(p *peer) {
+	for token := range p.announced {
+		w.settle(p, token)
+	}
+	delete(w.peers, p.peerKey)
+	if w.lastPeer == p {
+		w.lastPeer = nil
+	}
 }
 
 func (w *worker) newPeer(k peerKey, link *trunk.Link) *peer {
@@ -161,6 +197,9 @@ func (w *worker) onControl(p *peer) {
 			if reply {
 				w.ack(p, &ack)
 			}
+			if proven {
+				p.told = false
+			}
 			if proven && p.remote {
 				w.onRelayUp(p)
 			}
@@ -202,29 +241,6 @@ func (w *worker) fresh(p *peer, to uint64) bool {
 	}
 	w.hello(p)
 	return false
-}
-
-// onAnnounce learns the flows that a Host says are here.
-func (w *worker) onAnnounce(p *peer) {
-	m := &w.announces
-	if !w.fresh(p, m.To) || m.Reply {
-		return
-	}
-	if !p.remote {
-		w.announceToEdges(p)
-	}
-	for i := range m.Flows {
-		if m.Flows[i].Return.IsValid() {
-			continue // not ours
-		}
-		w.core.Announced(&m.Flows[i], p.sender(), &w.delivery)
-		if w.delivery.Event != forward.EventNone {
-			w.peerEvent(&w.delivery)
-		}
-	}
-	h := p.link.Header(trunk.TypeAnnounce)
-	out, _, ok := (&trunk.Announce{To: w.header.Epoch, Token: m.Token, Reply: true}).Append(w.pieces, &h, p.keys, 0)
-	w.post(p, out, ok)
 }
 
 // onGoodbye answers. Flows of a Host that leaves end by their idle limit: it may
@@ -273,14 +289,13 @@ func (w *worker) housekeep() {
 	if w.clusters != nil {
 		w.clusters.housekeep()
 	}
-	for key, p := range w.peers {
+	for _, p := range w.peers {
+		w.repeatAnnouncements(p)
+		w.lookAfter(p)
 		_, proven := p.link.Peer()
 		switch {
 		case p.bundle.Builder == nil && !p.always && w.now.Sub(p.used) > forgetAfter:
-			delete(w.peers, key)
-			if w.lastPeer == p {
-				w.lastPeer = nil
-			}
+			w.forget(p)
 		case !proven && (p.always || w.now.Sub(p.met) < greetFor):
 			w.hello(p)
 		}

@@ -19,8 +19,10 @@ var ErrHandedOver = fmt.Errorf("relay: handed over to another process: %w", ErrS
 
 // handover is where a running relay waits for its successor.
 type handover struct {
-	srv      *Server
-	path     string
+	srv  *Server
+	mu   sync.Mutex // guards path, listener and info
+	path string
+	// listener is another one after a successor has taken the path and failed.
 	listener *net.UnixListener
 	info     fs.FileInfo // of the socket, to remove no other
 	busy     atomic.Bool // a successor has the sockets
@@ -39,27 +41,42 @@ func bindHandover(s *Server) (*handover, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return nil, fmt.Errorf("relay: Handover: %s is there and not a socket", path)
 	}
-	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
-	_ = os.Remove(hidden) // of a dead process with the same number
-	l, err := net.ListenUnix(handoverNetwork, &net.UnixAddr{Name: hidden, Net: handoverNetwork})
-	if err != nil {
-		return nil, fmt.Errorf("relay: Handover: %w", err)
-	}
-	l.SetUnlinkOnClose(false)
-	h := &handover{srv: s, path: hidden, listener: l}
+	h := &handover{srv: s}
 	h.closing, h.cancel = context.WithCancel(context.Background())
-	if err = os.Chmod(hidden, 0o600); err == nil {
-		h.info, err = os.Lstat(hidden)
-	}
-	if err != nil {
+	if err := h.listen(); err != nil {
 		h.close()
-		return nil, fmt.Errorf("relay: Handover: %w", err)
+		return nil, err
 	}
 	return h, nil
 }
 
+// listen opens a listener at a path of its own.
+func (h *handover) listen() error {
+	hidden := fmt.Sprintf("%s.%d", h.srv.cfg.Handover, os.Getpid())
+	_ = os.Remove(hidden) // of a dead process with the same number
+	l, err := net.ListenUnix(handoverNetwork, &net.UnixAddr{Name: hidden, Net: handoverNetwork})
+	if err != nil {
+		return fmt.Errorf("relay: Handover: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	h.path, h.listener = hidden, l
+	if err = os.Chmod(hidden, 0o600); err == nil {
+		h.info, err = os.Lstat(hidden)
+	}
+	if err != nil {
+		return fmt.Errorf("relay: Handover: %w", err)
+	}
+	return nil
+}
+
 // publish gives the socket its path, in place of one that is there.
 func (h *handover) publish() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.publishLocked()
+}
+
+func (h *handover) publishLocked() error {
 	if err := os.Rename(h.path, h.srv.cfg.Handover); err != nil {
 		return fmt.Errorf("relay: Handover: %w", err)
 	}
@@ -67,27 +84,66 @@ func (h *handover) publish() error {
 	return nil
 }
 
+// mine reports whether the path leads to this relay's socket.
+func (h *handover) mine() bool {
+	info, err := os.Lstat(h.path)
+	return err == nil && h.info != nil && os.SameFile(info, h.info)
+}
+
+// reclaim makes the path lead here again, when a successor has put its own socket
+// there and did not get to serve: the next one would find nobody, and open sockets
+// of its own.
+func (h *handover) reclaim() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing.Err() != nil || h.mine() {
+		return
+	}
+	old := h.listener
+	err := h.listen()
+	if err == nil {
+		err = h.publishLocked()
+	}
+	if h.listener != old {
+		_ = old.Close()
+		l := h.listener
+		h.work.Go(func() { h.accept(l) })
+	}
+	if err != nil {
+		h.srv.log.Warn("no successor will find this relay", "error", err)
+	}
+}
+
 // close ends a hand-over that is not committed, and waits for it.
 func (h *handover) close() {
 	h.cancel()
-	_ = h.listener.Close()
+	h.mu.Lock()
+	if h.listener != nil {
+		_ = h.listener.Close()
+	}
+	h.mu.Unlock()
 	h.work.Wait()
-	if info, err := os.Lstat(h.path); err == nil && os.SameFile(info, h.info) {
+	// A successor that has put its socket at the path and does not get to serve leaves
+	// it there: the running relay puts its own in its place, maybe just now.
+	if (h.srv.owner.Load() || h.path != h.srv.cfg.Handover) && h.mine() {
 		_ = os.Remove(h.path) // it may be gone by now
 	}
 }
 
 // start lets successors in.
-func (h *handover) start() { h.work.Go(h.accept) }
+func (h *handover) start() {
+	l := h.listener
+	h.work.Go(func() { h.accept(l) })
+}
 
 // accept runs in a goroutine and serves successors, one at a time but for those
 // that are refused.
-func (h *handover) accept() {
+func (h *handover) accept(l *net.UnixListener) {
 	slots := make(chan struct{}, 4)
 	for {
-		conn, err := h.listener.AcceptUnix()
+		conn, err := l.AcceptUnix()
 		if err != nil {
-			if h.closing.Err() != nil {
+			if errors.Is(err, net.ErrClosed) {
 				return
 			}
 			time.Sleep(10 * time.Millisecond) // out of descriptors, most likely
@@ -158,8 +214,11 @@ func (h *handover) offer(l *line) error {
 	if e := next.misfit(&running); e != nil {
 		return refuse(e.Field, e.Problem)
 	}
-	if s.draining.Load() {
+	switch {
+	case s.draining.Load():
 		return refuse("Handover", "the running relay drains")
+	case !s.owner.Load():
+		return refuse("Handover", "the running relay has handed over already")
 	}
 	if !h.busy.CompareAndSwap(false, true) {
 		return refuse("Handover", "another hand-over is under way")
@@ -266,19 +325,34 @@ func (h *handover) handOver(conn *net.UnixConn, l *line, stop func() bool) {
 		h.log("failed", err)
 		return
 	}
-	switch err := l.expect(msgServing, nil); {
-	case err == nil:
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		// It has everything and is alive, and must not find a second reader.
-		s.log.Warn("the successor has not said that it serves", "error", err)
-	default:
+	if err := h.awaitServing(conn, l); err != nil {
 		h.log("failed at its end", err)
+		h.reclaim()
 		return
 	}
 	h.took = time.Since(begin)
 	s.owner.Store(false)
 	p.over = true
 	s.log.Info("handed over", "flows", sum.Flows, "peers", sum.Peers, "packets", sum.Packets, "paused", h.took)
+}
+
+// awaitServing waits until the successor serves, and returns why it never will. One
+// that was told the commit and hangs may serve at any moment: nothing but its word or
+// its end says who goes on, so that takes as long as it takes. If this server is
+// closed meanwhile, the successor has everything.
+func (h *handover) awaitServing(conn *net.UnixConn, l *line) error {
+	err := l.expect(msgServing, nil)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	h.srv.log.Warn("nobody serves: the successor has the flows and has not begun; this relay goes on if it ends")
+	_ = conn.SetDeadline(time.Time{})
+	stop := context.AfterFunc(h.closing, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err = l.expect(msgServing, nil); errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // snapshot waits until the workers have stopped and sends all that they know.

@@ -26,11 +26,13 @@ import (
 //	                              flows, peers, packets; several; end: counts
 //	ready           (all is in place, nothing is read yet)
 //	                              commit   (from here on it touches nothing)
-//	serving
+//	serving         (and reads from now on)
 //
 // Whoever has a reason to give up says abort. Before serving arrives, an abort or
 // the end of the conversation makes the running relay go on as if nothing had
-// been: a process that has not said serving has read no packet. hello and refuse
+// been: a process that has not said serving has read no packet. A successor that
+// hangs between commit and serving is waited for, since it may go on at any time:
+// then nobody reads, until it does or is ended. hello and refuse
 // never change, so that two versions can tell each other why it does not work.
 const handoverVersion = 1
 
@@ -73,7 +75,8 @@ const (
 	// usual hand-over, not those of this time at full rate.
 	handoverLimit = 2 * time.Second
 	// handoverLast is how long after the commit the successor may take to say that
-	// it serves. It has nothing left to do but that.
+	// it serves, before that is worth a line in the log. It has nothing left to do but
+	// that.
 	handoverLast = time.Second
 )
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/config"
@@ -17,6 +18,9 @@ type heir struct {
 	line    *line
 	offer   offer
 	sockets *sockets
+
+	mu   sync.Mutex
+	over bool // the conversation
 }
 
 // sockets are descriptors that another process has opened, by worker.
@@ -208,10 +212,29 @@ func (h *heir) sameSockets(given []Socket) error {
 
 // close ends the conversation. The predecessor goes on, unless it was told that
 // this process serves.
-func (h *heir) close() { _ = h.line.conn.Close() }
+func (h *heir) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = true
+	_ = h.line.conn.Close()
+}
+
+// confirm tells the predecessor that this process serves, and ends the conversation.
+// It reports false if close came first: then the predecessor goes on.
+func (h *heir) confirm() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over {
+		return false
+	}
+	h.over = true
+	_ = h.line.send(msgServing, nil) // if it is dead, there is nobody else to serve
+	_ = h.line.conn.Close()
+	return true
+}
 
 // takeOver gets the predecessor's flows. After nil the sockets are this process's
-// alone, and confirm has to follow when it serves them.
+// alone.
 func (h *heir) takeOver(s *Server) error {
 	err := h.receive(s)
 	if err == nil {
@@ -263,14 +286,11 @@ func (h *heir) receive(s *Server) error {
 	if err := s.handover.publish(); err != nil {
 		return err
 	}
+	if !h.confirm() {
+		return ErrServerClosed
+	}
 	s.log.Info("taken over", "flows", in.sum.Flows, "peers", in.sum.Peers, "packets", in.sum.Packets, "forbidden_flows", in.forbidden)
 	return nil
-}
-
-// confirm tells the predecessor that this process serves.
-func (h *heir) confirm() {
-	_ = h.line.send(msgServing, nil) // it waits for this or for our end
-	h.close()
 }
 
 // checkBound returns an error if an inherited socket is not at the address that

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/config"
 	"github.com/usher-rtc/usher/internal/forward"
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/internal/udpbatch"
@@ -47,6 +48,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	serving  bool
+	prepared chan struct{} // closed when Serve has started all workers, or will not
 	served   chan struct{} // closed when Serve has nothing left to do
 	closing  chan struct{}
 	closed   chan struct{} // closed when everything is
@@ -64,11 +66,12 @@ type Server struct {
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, config.In("relay.Config", err)
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, start: time.Now(),
 		ingresses: append([]Ingress(nil), cfg.Ingresses...),
+		prepared:  make(chan struct{}),
 		served:    make(chan struct{}), closing: make(chan struct{}), closed: make(chan struct{}),
 	}
 	var seed [8]byte
@@ -79,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 			_ = w.close()
 		}
 		s.closeHandover()
-		return nil, err
+		return nil, config.In("relay.Config", err)
 	}
 	if cfg.Store != nil {
 		s.store = newStorer(&cfg)
@@ -199,6 +202,7 @@ func (s *Server) Serve() error {
 	s.mu.Unlock()
 	if s.heir != nil {
 		if err := s.heir.takeOver(s); err != nil {
+			close(s.prepared)
 			close(s.served)
 			_ = s.Close() // has nothing to say beyond that
 			return err
@@ -211,24 +215,23 @@ func (s *Server) Serve() error {
 		w.beat.Store(int64(now))
 	}
 	s.up.Store(true)
-	var wg sync.WaitGroup
 	for _, w := range s.workers {
-		wg.Go(func() {
+		w.running.Go(func() {
 			w.forwardInherited()
 			if err := w.group.Serve(w); err != nil {
 				s.log.Error("worker ended", "worker", w.index, "error", err)
 			}
 		})
 	}
-	if s.heir != nil {
-		s.heir.confirm()
-	}
+	close(s.prepared)
 	s.mu.Lock() // Close waits for what was started before it, and nothing starts after
 	if s.handover != nil && !s.isClosing() {
 		s.handover.start()
 	}
 	s.mu.Unlock()
-	wg.Wait()
+	for _, w := range s.workers {
+		w.running.Wait()
+	}
 	s.up.Store(false)
 	close(s.served)
 	if !s.owner.Load() {
@@ -256,6 +259,9 @@ func (s *Server) Close() error {
 		serving := s.serving
 		s.mu.Unlock()
 		s.closeHandover()
+		if serving {
+			<-s.prepared
+		}
 		errs := make([]error, len(s.workers))
 		var wg sync.WaitGroup
 		for i, w := range s.workers {
@@ -399,6 +405,7 @@ func (w *worker) close() error {
 		return err
 	}
 	w.group.Stop()
+	w.running.Wait()
 	if w.srv.owner.Load() { // else the packets and the Hosts are another process's
 		w.abandonWaiting()
 		w.goodbye(trunk.ReasonClosed)

@@ -47,7 +47,12 @@ type Counters struct {
 	// that came to be passed on to a Host, and that Hosts had for them: each of
 	// FromEdges is then in ToUpstream or in Drops, and each frame of a Host that is
 	// in ToEdges is in neither FromUpstream nor ToClients.
+	//
+	// Redirected counts flows whose Hosts were told, by a frame without payload, to
+	// answer by another relay of their cluster, because one is gone. These frames are
+	// in ToUpstream and ToClusters.
 	ToClusters, FromClusters  uint64
+	Redirected                uint64
 	FromEdges, FromEdgesBytes uint64
 	ToEdges, ToEdgesBytes     uint64
 	// Drops counts dropped packets by reason. Reasons that did not occur are
@@ -101,6 +106,9 @@ type StoreStats struct {
 	Written, WriteErrors, WriteDropped uint64
 	// WriteQueue is how many flows wait to be written.
 	WriteQueue int
+	// Restarts is how often the store, if it is a flowtable.RunIdentifier, was found to
+	// be another process. All flows were then written to it again.
+	Restarts uint64
 	// LookupBreaker and WriteBreaker say whether the store is used at present, the
 	// Opened counts how often it was given up for a while.
 	LookupBreaker, WriteBreaker             BreakerState
@@ -143,6 +151,7 @@ const (
 	cFromEdgesBytes
 	cToEdges
 	cToEdgesBytes
+	cRedirected
 	cDrops      // and one for each reason
 	numCounters = cDrops + int(forward.NumReasons)
 )
@@ -185,7 +194,7 @@ func named(n *[numCounters]uint64) Counters {
 		Adopted: n[cAdopted], Expired: n[cExpired], Evicted: n[cEvicted],
 		Flows: n[cFlows], Unconfirmed: n[cUnconfirmed], Peers: n[cPeers],
 		Held: n[cHeld], HeldTooLong: n[cHeldTooLong], LookupsLimited: n[cLookupsLimited], LookupsFull: n[cLookupsFull],
-		ToClusters: n[cToClusters], FromClusters: n[cFromClusters],
+		ToClusters: n[cToClusters], FromClusters: n[cFromClusters], Redirected: n[cRedirected],
 		FromEdges: n[cFromEdges], FromEdgesBytes: n[cFromEdgesBytes], ToEdges: n[cToEdges], ToEdgesBytes: n[cToEdgesBytes],
 		Drops: make(map[string]uint64, forward.NumReasons),
 	}
@@ -231,7 +240,7 @@ func (s *storer) stats() StoreStats {
 		Timeouts: s.timeouts.Load(), Shed: s.shed.Load(),
 		Refused: make(map[string]uint64),
 		Written: s.saved.Load(), WriteErrors: s.saveErrors.Load(), WriteDropped: s.saveDropped.Load(),
-		WriteQueue: len(s.saves),
+		WriteQueue: len(s.saves), Restarts: s.restarts.Load(),
 	}
 	for r := flowtable.Accepted + 1; r < flowtable.NumRefusals; r++ {
 		st.Refused[r.String()] = s.refused[r].Load()

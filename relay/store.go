@@ -28,6 +28,10 @@ const (
 	loaders = 2
 	// saveTimeout is longer than that of a question, because nobody waits.
 	saveTimeout = 2 * time.Second
+	// watchEvery is how often a store that can tell is asked whether it is still the
+	// same process, watchTimeout for how long.
+	watchEvery   = 2 * time.Second
+	watchTimeout = 500 * time.Millisecond
 	// lastSaveTimeout bounds what Close waits for the store.
 	lastSaveTimeout = 500 * time.Millisecond
 )
@@ -80,10 +84,13 @@ type storer struct {
 	done   sync.WaitGroup
 
 	reads, writes breaker
-	// restored counts how often the store worked again after writes had failed.
-	// Workers then write all their flows soon, for the store may be empty.
+	runID         string // the writer's: of the store, as far as it tells
+	// restored counts how often the store worked again after writes had failed, or was
+	// another process. Workers then write all their flows soon, for the store may be
+	// empty.
 	restored atomic.Uint64
 
+	restarts                                    atomic.Uint64
 	asked, hits, absent, failed, timeouts, shed atomic.Uint64
 	refused                                     [flowtable.NumRefusals]atomic.Uint64
 	unusable                                    [forward.NumReasons]atomic.Uint64
@@ -141,10 +148,20 @@ func (s *storer) ask(a ask) bool {
 // write runs in a goroutine and writes flows behind the workers.
 func (s *storer) write() {
 	batch := make([]save, 0, saveBatch)
+	var watch <-chan time.Time
+	if _, ok := s.store.(flowtable.RunIdentifier); ok {
+		tick := time.NewTicker(watchEvery)
+		defer tick.Stop()
+		watch = tick.C
+		s.watch()
+	}
 	for {
 		select {
 		case first := <-s.saves:
 			batch = drain(s.saves, append(batch[:0], first))
+		case <-watch:
+			s.watch()
+			continue
 		case <-s.quit:
 			s.writeRest(batch[:0])
 			return
@@ -162,6 +179,25 @@ func (s *storer) write() {
 			return
 		}
 	}
+}
+
+// watch asks the store whether it is another process than before. One that writes
+// cannot reach will be written everything anyway when it is back.
+func (s *storer) watch() {
+	if state, _ := s.writes.snapshot(); state != BreakerClosed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, watchTimeout)
+	defer cancel()
+	id, err := s.store.(flowtable.RunIdentifier).RunID(ctx)
+	if err != nil || id == "" {
+		return
+	}
+	if s.runID != "" && s.runID != id {
+		s.restarts.Add(1)
+		s.restored.Add(1)
+	}
+	s.runID = id
 }
 
 // writeRest writes batch and the queue at the end, so that the relay that comes

@@ -1,8 +1,11 @@
 package relay
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/usher-rtc/usher/flowtable"
@@ -126,22 +129,84 @@ func TestNothingAllocatesPerPacketWithAStore(t *testing.T) {
 	}
 }
 
-// BenchmarkFlood is a batch of media from 64 unknown clients, with a store that has
-// been asked about them and has nothing.
-func BenchmarkFlood(b *testing.B) {
-	store, err := flowtable.NewMemoryStore(flowtable.MemoryConfig{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	r := newRigWith(b, func(c *Config) { c.Store = store })
-	var junk []udpbatch.Packet
-	for i := range 64 {
-		junk = append(junk, udpbatch.Packet{Data: rtp(9, 60), From: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 9, byte(i)}), 9)})
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		r.w.HandleBatch(0, junk)
-		r.w.Idle(r.w.now)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
+// runStore is a store that tells which process it is.
+type runStore struct {
+	*testStore
+	id    func(ctx context.Context) (string, error) // under the lock, like asked
+	calls int
+}
+
+func (s *runStore) RunID(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	s.calls++
+	id := s.id
+	s.mu.Unlock()
+	return id(ctx)
+}
+
+func (s *runStore) answer(id func(ctx context.Context) (string, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.id = id
+}
+
+func (s *runStore) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
+// TestARestartedStoreIsNoticed asks a store which process it is. All flows are written
+// again once for each restart, and for nothing else: not for a store that does not
+// tell, or not in time.
+func TestARestartedStoreIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := func(id string) func(context.Context) (string, error) {
+			return func(context.Context) (string, error) { return id, nil }
+		}
+		store := &runStore{testStore: newTestStore(), id: answer("a")}
+		cfg := config4(keyring(t, "a"))
+		cfg.Store, cfg.StoreTTL, cfg.StoreTimeout, cfg.StoreKeys = store, time.Minute, time.Second, cfg.TrunkKeys
+		s := newStorer(&cfg)
+		defer s.close()
+		synctest.Wait() // it asks at once
+		watch := func(what string, id func(context.Context) (string, error), want uint64) {
+			t.Helper()
+			store.answer(id)
+			before := store.asked()
+			time.Sleep(3 * watchEvery)
+			synctest.Wait()
+			if n := s.restored.Load(); n != want || s.stats().Restarts != want {
+				t.Errorf("%s: %d times in all, want %d", what, n, want)
+			}
+			if n := store.asked() - before; n < 2 || n > 4 {
+				t.Errorf("%s: asked %d times in %v", what, n, 3*watchEvery)
+			}
+		}
+		watch("the first answer", answer("a"), 0)
+		watch("a restart", answer("b"), 1)
+		watch("an error", func(context.Context) (string, error) { return "c", errors.New("no") }, 1)
+		watch("no id", answer(""), 1)
+		watch("no answer", func(ctx context.Context) (string, error) {
+			at := time.Now()
+			<-ctx.Done()
+			if d := time.Since(at); d > watchTimeout {
+				t.Errorf("the deadline was %v away", d)
+			}
+			return "c", ctx.Err()
+		}, 1)
+		watch("the same as before", answer("b"), 1)
+		watch("another restart", answer("a"), 2)
+		// While writes fail there is nothing to find out.
+		for range breakerFails {
+			s.writes.allow(time.Now())
+			s.writes.done(time.Now(), false)
+		}
+		before := store.asked()
+		time.Sleep(3 * watchEvery)
+		synctest.Wait()
+		if store.asked() != before {
+			t.Error("asked while the breaker is open")
+		}
+	})
 }

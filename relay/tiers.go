@@ -76,10 +76,13 @@ type clusters struct {
 
 // choice is the relays of one cluster.
 type choice struct {
+	id   uint16
 	from []netip.AddrPort // the directory's list that this was made of
 	all  []*peer          // those of it that are allowed
 	best []netip.AddrPort // of the best health that any has
 	well []bool           // parallel to all: is it in best?
+	// told is the last best that was not empty: Hosts answer by one of these.
+	told []netip.AddrPort
 }
 
 var _ forward.Clusters = (*clusters)(nil)
@@ -132,7 +135,7 @@ func sameList(a, b []netip.AddrPort) bool { return len(a) == len(b) && &a[0] == 
 func (t *clusters) compile(id uint16, list []netip.AddrPort) *choice {
 	c := t.all[id]
 	if c == nil {
-		c = new(choice)
+		c = &choice{id: id}
 		t.all[id] = c
 		t.used = append(t.used, c)
 	}
@@ -148,7 +151,8 @@ func (t *clusters) compile(id uint16, list []netip.AddrPort) *choice {
 	return c
 }
 
-// judge finds the relays of the best health.
+// judge finds the relays of the best health. If one of them is that no more, the
+// cluster's Hosts are told to answer by another.
 func (t *clusters) judge(c *choice) {
 	best := silent
 	for _, p := range c.all {
@@ -163,6 +167,13 @@ func (t *clusters) judge(c *choice) {
 			c.best, c.well[i] = append(c.best, p.addr), true
 		}
 	}
+	for _, addr := range c.told {
+		if !slices.Contains(c.best, addr) {
+			t.w.redirects.start(c.id)
+			break
+		}
+	}
+	c.told = c.best
 }
 
 // refresh acts on what has changed since the last batch.
@@ -247,87 +258,21 @@ func (w *worker) onRelayLeaving(p *peer) {
 	w.relayChanged()
 }
 
+// lookAfter notices an edge that is gone without a word: it sends a keepalive a
+// second. Its clients will come by other edges of its ingresses.
+func (w *worker) lookAfter(p *peer) {
+	if !p.remote || p.leaving || w.now.Sub(p.heard) < silentAfter {
+		return
+	}
+	if _, proven := p.link.Peer(); proven && w.core.EdgeAllowed(p.addr) {
+		w.onRelayLeaving(p)
+		p.link.Forget()
+	}
+}
+
 func (w *worker) relayChanged() {
 	if w.clusters != nil {
 		w.clusters.stale = true
-	}
-}
-
-// nobody is the route of a question for flows, which is about no session.
-var nobody = ufrag.Route{Kind: ufrag.KindDirectory}
-
-// askHosts asks all Hosts for the flows that run through an edge. What they
-// announce goes to it, or to those that take its place.
-func (w *worker) askHosts(edge *peer) {
-	if !w.core.EdgeAllowed(edge.addr) {
-		return
-	}
-	question := []trunk.Frame{{Return: edge.addr, Route: nobody}}
-	if !edge.leaving {
-		// It may have taken an address over.
-		for _, id := range edge.ingresses {
-			question = append(question, trunk.Frame{Return: edge.addr, Route: nobody, Ingress: id})
-		}
-	}
-	for _, p := range w.peers {
-		if !p.remote {
-			w.announce(p, question) // a Host that becomes proven later announces everything
-		}
-	}
-}
-
-// announceToEdges passes a Host's announcement, in w.announces, on to the edges
-// that it is for.
-func (w *worker) announceToEdges(host *peer) {
-	var groups map[*peer][]trunk.Frame
-	for _, f := range w.announces.Flows {
-		if !f.Return.IsValid() || !w.core.Vouched(&f, host.addr) {
-			continue
-		}
-		if groups == nil {
-			groups = make(map[*peer][]trunk.Frame)
-		}
-		edge := w.peers[peerKey{f.Return, true}]
-		f.Return = netip.AddrPort{}
-		if edge != nil && !edge.leaving {
-			groups[edge] = append(groups[edge], f)
-			continue
-		}
-		for _, p := range w.successors(f.Ingress) {
-			groups[p] = append(groups[p], f)
-		}
-	}
-	for p, flows := range groups {
-		w.announce(p, flows)
-	}
-}
-
-// successors are the edges that clients of an ingress may be led to when one of
-// its edges leaves: a worker of each.
-func (w *worker) successors(ingress uint16) (list []*peer) {
-	for _, p := range w.peers {
-		if !p.remote || p.leaving || !slices.Contains(p.ingresses, ingress) || !w.core.EdgeAllowed(p.addr) {
-			continue
-		}
-		epoch, _ := p.link.Peer()
-		if !slices.ContainsFunc(list, func(o *peer) bool { e, _ := o.link.Peer(); return e == epoch }) {
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
-// announce sends a list of flows in as many datagrams as it takes.
-func (w *worker) announce(p *peer, flows []trunk.Frame) {
-	epoch, proven := p.link.Peer()
-	for proven && len(flows) > 0 {
-		h := p.link.Header(trunk.TypeAnnounce)
-		out, n, ok := (&trunk.Announce{To: epoch, Flows: flows}).Append(w.pieces, &h, p.keys, w.srv.cfg.TrunkMTU)
-		if !ok {
-			return
-		}
-		w.post(p, out, ok)
-		flows = flows[n:]
 	}
 }
 

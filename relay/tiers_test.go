@@ -577,13 +577,3 @@ func TestTunnelledClientsTakeNoMemory(t *testing.T) {
 		t.Errorf("the heap grew by %d bytes for %d clients", grown, clients)
 	}
 }
-
-// BenchmarkTunnel is 64 packets of 160 bytes through a cluster relay, up and down.
-func BenchmarkTunnel(b *testing.B) {
-	r := newTunnelRig(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		r.turn()
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/(2*rigClients), "ns/packet")
-}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,8 @@ type worker struct {
 	conns []*udpbatch.Conn
 	group *udpbatch.Group
 	core  *forward.Core
+	// running has the goroutine that serves the group.
+	running sync.WaitGroup
 
 	counts counts
 	beat   atomic.Int64 // time since srv.start of the last Idle
@@ -42,8 +45,9 @@ type worker struct {
 	delivery forward.Delivery
 	clients  []outbox // for each ingress
 
-	passage  forward.Passage
-	clusters *clusters // nil without a directory of clusters
+	passage   forward.Passage
+	clusters  *clusters // nil without a directory of clusters
+	redirects redirects
 
 	memory *memory // nil without a flow store
 	inbox  inbox   // the store's answers
@@ -94,13 +98,16 @@ func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
 	id := w.srv.ingresses[ingress].ID
 	n := &w.counts.now
 	w.core.Begin(w.ticks())
+	q, v := &w.packet, &w.verdict
+	*q = forward.Packet{Ingress: id}
 	for i := range pkts {
 		p := &pkts[i]
 		n[cFromClients]++
 		n[cFromClientsBytes] += uint64(len(p.Data))
-		w.packet = forward.Packet{Data: p.Data, From: p.From, Local: p.Local, Ingress: id, Truncated: p.Truncated}
-		v := &w.verdict
-		w.core.Client(&w.packet, v)
+		// Field by field: a whole packet would be put together elsewhere and copied, and
+		// the copy wait for its last field.
+		q.Data, q.From, q.Local, q.Truncated = p.Data, p.From, p.Local, p.Truncated
+		w.core.Client(q, v)
 		if v.Event != forward.EventNone {
 			w.clientEvent(v)
 			w.overtaken(flowtable.Key{Client: p.From, Ingress: id}, v)
@@ -112,9 +119,11 @@ func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
 			w.drop(v.Reason, p.From, id)
 			continue
 		}
-		w.frame = trunk.Frame{TOS: p.TOS, Ingress: id, Client: p.From, Payload: p.Data}
+		f := &w.frame
+		*f = trunk.Frame{}
+		f.TOS, f.Ingress, f.Client, f.Payload = p.TOS, id, p.From, p.Data
 		if v.Unverified {
-			w.frame.Flags = trunk.Unverified
+			f.Flags = trunk.Unverified
 			n[cUnverified]++
 		}
 		for j := range v.Upstreams[:v.N] {
@@ -197,12 +206,12 @@ func (w *worker) enqueue(p *peer, hops uint8) {
 		w.drop(forward.UpstreamSilent, w.frame.Client, w.frame.Ingress)
 		return
 	}
-	if p.bundle.Builder != nil && (p.head.Hops != hops || !p.bundle.Fits(&w.frame)) {
-		w.complete(p)
-	}
-	if p.bundle.Builder == nil {
+	if p.bundle.Builder == nil || p.head.Hops != hops || !p.bundle.Add(&w.frame) {
+		if p.bundle.Builder != nil {
+			w.complete(p)
+		}
 		w.begin(p, hops)
-		if !p.bundle.Fits(&w.frame) {
+		if !p.bundle.Add(&w.frame) {
 			w.free = append(w.free, p.bundle.Builder)
 			p.bundle = bundle{}
 			w.open = w.open[:len(w.open)-1]
@@ -210,7 +219,6 @@ func (w *worker) enqueue(p *peer, hops uint8) {
 			return
 		}
 	}
-	p.bundle.Add(&w.frame)
 	p.bundle.bytes += uint64(len(w.frame.Payload))
 	if w.frame.Flags&trunk.ToClient != 0 {
 		p.bundle.edges++
@@ -323,9 +331,12 @@ func (w *worker) fromPeer(p *udpbatch.Packet) {
 		return
 	}
 	from.used, from.unanswered = w.now, time.Time{}
-	from.heard, from.missed = w.now, 0
-	if !from.link.Observe(&w.header) {
+	known := from.link.Observe(&w.header)
+	if !known {
 		w.hello(from)
+	}
+	if !known || from.link.Fresh() { // a replay does not keep a relay alive that is gone
+		from.heard, from.missed = w.now, 0
 	}
 	if w.header.Type != trunk.TypeData {
 		w.counts.now[cTrunkControl]++
@@ -447,6 +458,7 @@ func (w *worker) Idle(now time.Time) time.Duration {
 	n[cPeers] = uint64(len(w.peers))
 	if w.clusters != nil {
 		w.clusters.refresh()
+		wait = min(wait, w.redirect())
 	}
 	if now.Sub(w.housekept) >= housekeeping {
 		w.housekept = now

@@ -20,3 +20,9 @@ if [ ${#packages[@]} -gt 0 ]; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"
 fi
+# The flow store's tests also run with Valkey where Debian has it: from trixie on, in
+# bookworm in backports. Its service may not start beside Redis's, which is no matter.
+if ! command -v valkey-server >/dev/null && apt-cache show valkey-server >/dev/null 2>&1; then
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends valkey-server ||
+    echo "valkey-server was not installed; its tests are skipped" >&2
+fi

@@ -8,6 +8,7 @@ import (
 
 func report(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "ns/packet")
+	b.ReportMetric(0, "ns/op")
 }
 
 // BenchmarkMedia decides about media of 1,000 known clients.

@@ -300,16 +300,17 @@ func (c *Core) check(p *Packet, v *Verdict) {
 // follow sends a packet to the owner of its flow.
 func (c *Core) follow(r flowtable.Ref, client netip.AddrPort, v *Verdict) {
 	v.Flow = r
-	hop := Hop{Addr: c.own.Upstream(r)}
 	if c.tiers.clusters != nil {
 		if route := c.own.Route(r); c.remote(route) {
 			// Not where the last packet went: that relay may be gone.
-			if hop, v.Reason = c.resolve(route, client); v.Reason != None {
-				return
+			var hop Hop
+			if hop, v.Reason = c.resolve(route, client); v.Reason == None {
+				v.to(hop)
 			}
+			return
 		}
 	}
-	v.to(hop)
+	v.N, v.Upstreams[0].Addr = 1, c.own.Upstream(r)
 }
 
 // resolve finds where a client's packets for a route may go.

@@ -1,18 +1,24 @@
 package trunk
 
 // Builder collects frames for one peer into one datagram, as a list of buffers
-// for a gathering write, so that no payload is copied: it keeps the slices
-// until the next Reset. Call Reset, Add until it reports false, Seal, then send
-// Buffers. It allocates nothing once its list has grown. One goroutine at a
-// time.
+// for a gathering write. Small payloads are copied next to their headers, larger
+// ones stay where they are: Builder keeps those slices until the next Reset. Call
+// Reset, Add until it reports false, Seal, then send Buffers. It allocates nothing
+// once its list has grown. One goroutine at a time.
 type Builder struct {
 	mtu     int
 	size    int
 	frames  int
 	tagged  []byte   // the header and all frame headers, contiguous: the tag covers exactly this
-	pending int      // from here on tagged is not in buffers yet
-	buffers [][]byte // pieces of tagged and payloads, in the order of the wire
+	wire    []byte   // the datagram without the payloads that were not copied
+	pending int      // from here on wire is not in buffers yet
+	buffers [][]byte // pieces of wire and payloads, in order
 }
+
+// maxCopied is the largest payload that is copied. Two buffers more for each frame
+// cost the kernel more than that copy costs here; for a full packet of video it is
+// the same.
+const maxCopied = 512
 
 // NewBuilder returns a Builder for datagrams of at most mtu bytes of UDP
 // payload; 0 means DefaultMTU. A frame that is larger by itself travels alone.
@@ -27,9 +33,11 @@ func (b *Builder) init(mtu int) {
 		mtu = DefaultMTU
 	}
 	b.mtu = min(mtu, MaxDatagram)
-	// Never grown, because buffers has pieces of it: several frame headers are
-	// within the MTU, one alone may be beyond it.
-	b.tagged = make([]byte, 0, max(min(b.mtu, MaxTagged), HeaderLen+MaxFrameHeaderLen))
+	// Never grown, because buffers has pieces of it: several frames are within the
+	// MTU, one alone may be beyond it.
+	const alone = HeaderLen + MaxFrameHeaderLen
+	b.tagged = make([]byte, 0, max(min(b.mtu, MaxTagged), alone))
+	b.wire = make([]byte, 0, max(b.mtu, alone+maxCopied))
 }
 
 // Reset begins a datagram of TypeData, whatever h says its type is, and lets
@@ -43,11 +51,12 @@ func (b *Builder) Reset(h *Header) {
 	b.frames, b.pending, b.size = 0, 0, HeaderLen
 	b.tagged = AppendHeader(b.tagged[:0], h)
 	b.tagged[1] = byte(TypeData)
+	b.wire = b.wire[:HeaderLen] // Seal fills it in
 }
 
-// Fits reports whether Add would take f. A frame always fits as the first one,
+// fits reports whether Add takes f. A frame always fits as the first one,
 // unless no UDP datagram can hold it.
-func (b *Builder) Fits(f *Frame) bool {
+func (b *Builder) fits(f *Frame) bool {
 	size := b.size + f.headerLen() + len(f.Payload)
 	if b.frames == 0 {
 		return size <= MaxDatagram
@@ -58,17 +67,21 @@ func (b *Builder) Fits(f *Frame) bool {
 // Add adds f and reports true, or reports false and does nothing if it does
 // not fit. It keeps f.Payload until the next Reset, but not f.
 func (b *Builder) Add(f *Frame) bool {
-	if !b.Fits(f) {
+	if !b.fits(f) {
 		return false
 	}
 	before := len(b.tagged)
 	b.tagged = AppendFrameHeader(b.tagged, f)
-	b.size += len(b.tagged) - before + len(f.Payload)
-	b.frames++
-	if len(f.Payload) > 0 {
-		b.buffers = append(b.buffers, b.tagged[b.pending:], f.Payload)
-		b.pending = len(b.tagged)
+	header := b.tagged[before:]
+	b.wire = append(b.wire, header...)
+	if len(f.Payload) <= maxCopied {
+		b.wire = append(b.wire, f.Payload...)
+	} else {
+		b.buffers = append(b.buffers, b.wire[b.pending:], f.Payload)
+		b.pending = len(b.wire)
 	}
+	b.size += len(header) + len(f.Payload)
+	b.frames++
 	return true
 }
 
@@ -84,9 +97,10 @@ func (b *Builder) Seal(keys Keys) bool {
 	if b.frames == 0 || !Seal(b.tagged, keys) {
 		return false
 	}
-	if b.pending < len(b.tagged) {
-		b.buffers = append(b.buffers, b.tagged[b.pending:])
-		b.pending = len(b.tagged)
+	copy(b.wire, b.tagged[:HeaderLen])
+	if b.pending < len(b.wire) {
+		b.buffers = append(b.buffers, b.wire[b.pending:])
+		b.pending = len(b.wire)
 	}
 	return true
 }

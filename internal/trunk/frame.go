@@ -136,12 +136,12 @@ func appendFrameHeader(dst []byte, f *Frame, flags Flags, payload int) []byte {
 // appendAddrPort appends 4 or 16 bytes of address and the port. An invalid
 // address is sent as 0.0.0.0, which no receiver has a flow for.
 func appendAddrPort(dst []byte, ap netip.AddrPort) []byte {
-	switch a := ap.Addr(); {
-	case is6(a):
-		b := a.As16()
+	switch a := ap.Addr().Unmap(); {
+	case a.Is4():
+		b := a.As4()
 		dst = append(dst, b[:]...)
-	case a.IsValid():
-		b := a.Unmap().As4()
+	case a.Is6():
+		b := a.As16()
 		dst = append(dst, b[:]...)
 	default:
 		dst = append(dst, 0, 0, 0, 0)

@@ -197,9 +197,8 @@ func FuzzBuild(f *testing.F) {
 				t.Fatalf("frame %d:\ngot  %+v\nwant %+v", i, g, a)
 			}
 		}
-		// Flip a bit of what the tag covers: the first piece is the header and at
-		// least one frame header.
-		n := len(w.Buffers()[0])
+		// Flip a bit of what the tag covers: the header and all frame headers.
+		n := HeaderLen + added[0].headerLen()
 		bit := int(flip % uint32(8*n))
 		out[bit/8] ^= 1 << (bit % 8)
 		if _, _, p := open(t, keys, out); p == OK {

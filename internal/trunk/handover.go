@@ -48,6 +48,10 @@ func RestoreLink(epoch uint64, state []byte, now time.Time) (*Link, bool) {
 	l.peer, l.generation, l.used, l.nonce = next64(), next64(), next64(), next64()
 	l.seen, l.Received, l.Lost = next64(), next64(), next64()
 	l.next, l.control, l.last = next32(), next32(), next32()
+	l.newest = l.control
+	if l.seen == l.peer {
+		l.newest = l.last
+	}
 	wait := time.Duration(next32()) * time.Microsecond
 	l.nextHello = now.Add(wait)
 	return l, l.local == epoch && wait <= HelloInterval

@@ -35,6 +35,9 @@ type Link struct {
 	control    uint32 // highest sequence of a control datagram from the proven epoch
 	used       uint64 // bit i: control-i was accepted, or is from before the proof
 
+	newest uint32 // highest sequence of any datagram from the proven epoch
+	fresh  bool   // the one that was observed last is newer than all before
+
 	nonce     uint64 // of our outstanding hello, 0 if there is none
 	nextHello time.Time
 
@@ -78,8 +81,18 @@ func (l *Link) Observe(h *Header) bool {
 	} else if l.Lost > 0 {
 		l.Lost--
 	}
-	return l.proven && h.Epoch == l.peer
+	known := l.proven && h.Epoch == l.peer
+	l.fresh = known && int32(h.Seq-l.newest) > 0
+	if l.fresh {
+		l.newest = h.Seq
+	}
+	return known
 }
+
+// Fresh reports whether the datagram that was observed last is from the proven
+// epoch and was sent after all others of it that were: no replay, and so a sign of
+// life.
+func (l *Link) Fresh() bool { return l.fresh }
 
 // Forget makes the peer's epoch unproven, after it missed keepalives or refused
 // packets, so that Hello asks again.
@@ -117,6 +130,7 @@ func (l *Link) OnHelloAck(h *Header, m *HelloAck) (ack HelloAck, reply, proven b
 	l.nonce = 0
 	if !l.proven || l.peer != h.Epoch {
 		l.peer, l.proven, l.control, l.used = h.Epoch, true, h.Seq, ^uint64(0)
+		l.newest = h.Seq
 		l.generation++
 		proven = true
 	}

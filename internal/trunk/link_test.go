@@ -290,6 +290,38 @@ func TestWrongEchoesProveNothing(t *testing.T) {
 	}
 }
 
+// A replayed datagram is no sign of life: not of an earlier epoch, nor of this one.
+func TestOnlyNewDatagramsAreFresh(t *testing.T) {
+	a, b := newEnd(0xa), newEnd(0xb)
+	early := a.Header(TypeData)
+	if b.Observe(&early); b.Fresh() {
+		t.Error("fresh before a proof")
+	}
+	h, _ := a.hello(start)
+	exchange(a, b, h)
+	one, two := a.Header(TypeData), a.Header(TypeData)
+	other := Header{Epoch: 0xd, Seq: two.Seq + 1}
+	for i, step := range []struct {
+		h    Header
+		want bool
+	}{{early, false}, {one, true}, {one, false}, {two, true}, {one, false}, {other, false}, {two, false}, {a.Header(TypeKeepalive), true}} {
+		if b.Observe(&step.h); b.Fresh() != step.want {
+			t.Errorf("step %d: %v", i, !step.want)
+		}
+	}
+	restored, ok := RestoreLink(0xb, b.AppendState(nil, start), start)
+	if !ok {
+		t.Fatal("not restored")
+	}
+	if restored.Observe(&two); restored.Fresh() {
+		t.Error("a replay is fresh to the process that has taken over")
+	}
+	next := a.Header(TypeData)
+	if restored.Observe(&next); !restored.Fresh() {
+		t.Error("a new datagram is not")
+	}
+}
+
 func TestLosses(t *testing.T) {
 	for _, test := range []struct {
 		name     string

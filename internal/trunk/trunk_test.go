@@ -253,20 +253,27 @@ func TestWhateverIsAddedCanBeRead(t *testing.T) {
 	}
 }
 
-func TestBuilderCopiesNoPayload(t *testing.T) {
+// A large payload stays where it is; small ones travel with the headers around them.
+func TestBuilderCopiesOnlySmallPayloads(t *testing.T) {
 	keys := keyring(t, 'a', 'a')
-	first, second := []byte("first"), []byte("second")
+	small, large := make([]byte, maxCopied), make([]byte, maxCopied+1)
 	b := NewBuilder(0)
 	b.Reset(&sampleHeader)
-	b.Add(&Frame{Client: clientV4, Payload: first})
-	b.Add(&Frame{Client: clientV4}) // no payload: no buffer of its own
-	b.Add(&Frame{Client: clientV4, Payload: second})
-	b.Add(&Frame{Client: clientV6})
+	for _, f := range []Frame{
+		{Client: clientV4, Payload: small},
+		{Client: clientV4}, // no payload
+		{Client: clientV4, Payload: large},
+		{Client: clientV6, Payload: small[:1]},
+	} {
+		if !b.Add(&f) {
+			t.Fatal("does not fit")
+		}
+	}
 	if !b.Seal(keys) {
 		t.Fatal("not sealed")
 	}
 	got := b.Buffers()
-	want := []int{HeaderLen + FrameLen, len(first), 2 * FrameLen, len(second), FrameLen + 12}
+	want := []int{HeaderLen + 3*FrameLen + len(small), len(large), FrameLen + 12 + 1}
 	if len(got) != len(want) {
 		t.Fatalf("%d buffers", len(got))
 	}
@@ -275,8 +282,8 @@ func TestBuilderCopiesNoPayload(t *testing.T) {
 			t.Errorf("buffer %d has %d bytes, want %d", i, len(got[i]), n)
 		}
 	}
-	if &got[1][0] != &first[0] || &got[3][0] != &second[0] {
-		t.Error("a payload was copied")
+	if &got[1][0] != &large[0] {
+		t.Error("a large payload was copied")
 	}
 	if n := len(bytes.Join(got, nil)); n != b.Size() || b.Len() != 4 {
 		t.Errorf("Size %d, Len %d, %d bytes", b.Size(), b.Len(), n)
