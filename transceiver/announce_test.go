@@ -3,6 +3,7 @@ package transceiver
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/usher-rtc/usher/internal/trunk"
 )
@@ -63,5 +64,98 @@ func TestAnnouncementsAreRepeated(t *testing.T) {
 	eventually(t, "the answer to count", func() bool { return len(pending()) == 0 })
 	if n := copies(); n == announceTries {
 		t.Errorf("announced %d times in spite of an answer", n)
+	}
+}
+
+// provenPeer waits until the Host and a relay have proof of each other.
+func provenPeer(t *testing.T, host *Host, r *stubRelay) *peer {
+	t.Helper()
+	var p *peer
+	eventually(t, "the Host and a relay to know each other", func() bool {
+		if p = host.peers.get(r.trunk.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()); p == nil || !r.proven() {
+			return false
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		_, ok := p.link.Peer()
+		return ok
+	})
+	return p
+}
+
+// count is how often a flow was announced to a relay.
+func (r *stubRelay) count(flow func(trunk.Frame) bool) (n int) {
+	r.framesMu.Lock()
+	defer r.framesMu.Unlock()
+	for _, f := range r.announced {
+		if flow(f) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestFlowsOfASilentRelayAreAnnouncedElsewhere lets a relay fall silent, without a
+// goodbye. The Host tells the other relays of its ingress about its flows, those alone,
+// again if that is lost; and not before the relay has missed several keepalives.
+func TestFlowsOfASilentRelayAreAnnouncedElsewhere(t *testing.T) {
+	host, relay := setup(t, withEcho)
+	other, elsewhere, draining := newStubRelay(t, relay.keys, 1), newStubRelay(t, relay.keys, 2), newStubRelay(t, relay.keys, 1)
+	for _, r := range []*stubRelay{other, elsewhere, draining} {
+		r.host.Store(host.Addr())
+	}
+	calls := func(r *stubRelay) *Session {
+		host.cfg.Ingresses = []Ingress{{ID: r.id, Advertise: r.addr()}}
+		c := newClient(t, nil)
+		ch := c.channel()
+		s := c.call(host, AcceptOptions{})
+		ch.echo(t, "hello")
+		eventually(t, "a proven path", func() bool { return s.Stats().Validated })
+		return s
+	}
+	s, stays := calls(relay), calls(other)
+	for _, r := range []*stubRelay{other, elsewhere, draining} {
+		r.hello()
+	}
+	p := provenPeer(t, host, relay)
+	provenPeer(t, host, other)
+	provenPeer(t, host, elsewhere)
+	provenPeer(t, host, draining)
+	draining.send(func(l *trunk.Link, peer uint64) ([]byte, bool) {
+		h := l.Header(trunk.TypeGoodbye)
+		return (&trunk.Goodbye{To: peer, Token: 78, Reason: trunk.ReasonDraining}).Append(nil, &h, relay.keys)
+	})
+	eventually(t, "the answer", func() bool { return draining.answered(78) })
+	for _, r := range []*stubRelay{other, elsewhere, draining} { // what they were told when they came
+		r.framesMu.Lock()
+		r.announced = nil
+		r.framesMu.Unlock()
+	}
+	other.deaf.Store(true)
+
+	relay.close() // it is killed
+	now := time.Now()
+	p.mu.Lock()
+	p.missed, p.lastSeen = 0, now
+	p.mu.Unlock()
+	for range keepaliveMisses {
+		p.keepalive(now)
+	}
+	p.mu.Lock()
+	_, proven := p.link.Peer()
+	p.mu.Unlock()
+	if !proven || other.has(s.isFlow) {
+		t.Fatal("the relay is taken for gone too early")
+	}
+	p.keepalive(now)
+	eventually(t, "the last announcement", func() bool { return other.count(s.isFlow) == announceTries })
+	if other.has(stays.isFlow) {
+		t.Error("a flow was announced to the relay that it runs through")
+	}
+	if elsewhere.has(s.isFlow) {
+		t.Error("a relay of another ingress was told")
+	}
+	if draining.has(s.isFlow) {
+		t.Error("a relay that drains was told")
 	}
 }

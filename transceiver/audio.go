@@ -72,6 +72,10 @@ const (
 	maxSendQueue        = 10 * time.Minute
 )
 
+// Validate returns what is wrong with the fields, as Session.OpenAudio would: a
+// *ConfigError, or nil.
+func (c AudioConfig) Validate() error { return c.validate() }
+
 func (c *AudioConfig) validate() error {
 	switch {
 	case c.JitterBuffer < 0 || c.JitterBuffer > maxJitterBuffer:

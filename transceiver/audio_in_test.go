@@ -131,7 +131,7 @@ func TestGapIsGivenUpInTime(t *testing.T) {
 			want string
 			at   time.Duration
 		}{{"1", 40}, {"3+1", 70}, {"4", 70}, {"6+1", 90}} {
-			f, err := in.next(t.Context())
+			f, err := in.next(patient(t))
 			if at := time.Since(began); err != nil || got(f) != c.want || at != c.at*time.Millisecond {
 				t.Errorf("%v %v after %v, want %s after %d ms", got(f), err, at, c.want, c.at)
 			}
@@ -171,7 +171,7 @@ func TestOrderHoldsWhateverTheNetworkDoes(t *testing.T) {
 		in.finish()
 		next, lost := base, 0
 		for {
-			f, err := in.next(t.Context())
+			f, err := in.next(patient(t))
 			if err == io.EOF {
 				break
 			}
@@ -215,7 +215,7 @@ func TestSilenceOfTheClientIsNoLoss(t *testing.T) {
 		at   time.Duration
 		lost int
 	}{{0, 0}, {400 * time.Millisecond, 0}, {460 * time.Millisecond, 1}} {
-		f, err := in.next(t.Context())
+		f, err := in.next(patient(t))
 		if err != nil || f.Time != want.at || f.Lost != want.lost || f.Duration != 20*time.Millisecond {
 			t.Errorf("%+v %v, want %+v", f, err, want)
 		}
@@ -231,7 +231,7 @@ func TestTimestampsUnwrap(t *testing.T) {
 		in.receive(now, b)
 	}
 	for i := range 3 {
-		if f, _ := in.next(t.Context()); f.Time != time.Duration(i)*20*time.Millisecond {
+		if f, _ := in.next(patient(t)); f.Time != time.Duration(i)*20*time.Millisecond {
 			t.Errorf("frame %d at %v", i, f.Time)
 		}
 	}
@@ -261,10 +261,10 @@ func TestLevels(t *testing.T) {
 	}
 	in.receive(time.Now(), marshal(h, []byte{0x78, 1, 2, 3, 4}))
 	in.receive(time.Now(), rtpPacket(2))
-	if f, _ := in.next(t.Context()); f.Level != 42 || !f.Voice || !f.HasLevel {
+	if f, _ := in.next(patient(t)); f.Level != 42 || !f.Voice || !f.HasLevel {
 		t.Errorf("%+v", f)
 	}
-	if f, _ := in.next(t.Context()); f.HasLevel {
+	if f, _ := in.next(patient(t)); f.HasLevel {
 		t.Errorf("%+v", f)
 	}
 }
@@ -301,7 +301,7 @@ func TestEndOfTheTrackAndOfTheSession(t *testing.T) {
 	in.receive(time.Now(), rtpPacket(102))
 	stop(over)
 	for _, want := range []string{"1", "3+1", "EOF", "100", "102+1", "over", "over"} {
-		f, err := in.next(t.Context())
+		f, err := in.next(patient(t))
 		text := fmt.Sprint(err)
 		if err == nil {
 			text = got(f)
@@ -386,7 +386,7 @@ func FuzzAudioIn(f *testing.F) {
 		held := in.track.held
 		last, first := time.Duration(0), true
 		for {
-			fr, err := in.next(t.Context())
+			fr, err := in.next(patient(t))
 			if err == io.EOF {
 				break
 			}

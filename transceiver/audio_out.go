@@ -108,14 +108,12 @@ func (o *audioOut) ssrc() uint32 {
 	return o.header.SSRC
 }
 
-// kick makes the pacer look at the queue: packets can be sent from now on.
+// kick makes the pacer look at the queue soon: packets can be sent from now on.
+// It takes no lock of the queue, because Pion calls it with a lock of its own
+// held that the first WriteRTP needs.
 func (o *audioOut) kick() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.queue.len() > 0 {
-		now := time.Now()
-		o.arm(now, now)
-	}
+	now := time.Now()
+	o.pacer.schedule(o, now, now)
 }
 
 // write implements Audio.Write.

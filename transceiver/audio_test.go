@@ -201,7 +201,7 @@ func TestFramesTellLevelAndTime(t *testing.T) {
 	host, _ := setup(t, nil)
 	sp := newSpeaker(t)
 	var a *Audio
-	s, answer, err := host.Accept(t.Context(), sp.offer(nil), AcceptOptions{Prepare: func(s *Session) (err error) {
+	s, answer, err := host.Accept(patient(t), sp.offer(nil), AcceptOptions{Prepare: func(s *Session) (err error) {
 		a, err = s.OpenAudio(AudioConfig{})
 		return err
 	}})
@@ -216,7 +216,7 @@ func TestFramesTellLevelAndTime(t *testing.T) {
 	sp.talk()
 	var first uint32
 	for i := range 10 {
-		f, err := a.Next(t.Context())
+		f, err := a.Next(patient(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +295,7 @@ func TestInterruptHoldsOverTheNetwork(t *testing.T) {
 	sp, s, a := audioCall(t, host, AudioConfig{})
 	wait(t, "DTLS", s.Connected())
 	for n := range 200 {
-		if err := a.Write(t.Context(), frame(byte(n))); err != nil {
+		if err := a.Write(patient(t), frame(byte(n))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -309,7 +309,7 @@ func TestInterruptHoldsOverTheNetwork(t *testing.T) {
 	}
 	// The next utterance follows what was sent before, and nothing else does.
 	for range 3 {
-		if err := a.Write(t.Context(), frame(250)); err != nil {
+		if err := a.Write(patient(t), frame(250)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -368,13 +368,13 @@ func TestPacedFramesShareDatagrams(t *testing.T) {
 	before := host.Stats()
 	for _, a := range audios {
 		for n := range frames {
-			if err := a.Write(t.Context(), frame(byte(n))); err != nil {
+			if err := a.Write(patient(t), frame(byte(n))); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	for _, a := range audios {
-		if err := a.Wait(t.Context()); err != nil {
+		if err := a.Wait(patient(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -425,7 +425,7 @@ func TestTrackEndsAndAnotherBegins(t *testing.T) {
 	if _, err := sp.pc.AddTrack(second); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := s.Renegotiate(t.Context(), sp.offer(nil))
+	answer, err := s.Renegotiate(patient(t), sp.offer(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func TestTrackEndsAndAnotherBegins(t *testing.T) {
 	if err := sp.pc.RemoveTrack(sp.pc.GetSenders()[0]); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err = s.Renegotiate(t.Context(), sp.offer(nil)); err != nil {
+	if answer, err = s.Renegotiate(patient(t), sp.offer(nil)); err != nil {
 		t.Fatal(err)
 	}
 	sp.answer(answer)
@@ -498,7 +498,7 @@ func TestOpenAudioRefuses(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := a.Write(t.Context(), frame(1)); !errors.Is(err, ErrNotListening) {
+			if err := a.Write(patient(t), frame(1)); !errors.Is(err, ErrNotListening) {
 				t.Errorf("got %v", err)
 			}
 			return nil
@@ -540,7 +540,7 @@ func TestClientThatOnlyListens(t *testing.T) {
 			return err
 		}
 		for n := range byte(10) {
-			if err := a.Write(t.Context(), frame(n)); err != nil {
+			if err := a.Write(patient(t), frame(n)); err != nil {
 				return err
 			}
 		}

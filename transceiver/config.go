@@ -251,9 +251,9 @@ func validateIngresses(field string, ingresses []Ingress) error {
 		name := fmt.Sprintf("%s[%d]", field, i)
 		switch {
 		case in.ID == 0:
-			return config.Errorf(name+".ID", "0 is not a valid id")
+			return config.Errorf(name+".ID", "required: the id, 1 to 65535, that the relays have for this address")
 		case !in.Advertise.IsValid() || in.Advertise.Port() == 0:
-			return config.Errorf(name+".Advertise", "needs an address and a port")
+			return config.Errorf(name+".Advertise", "required, with a port: the public address that clients send to")
 		case in.Advertise.Addr().IsUnspecified():
 			return config.Errorf(name+".Advertise", "%v is no address that a client could send to", in.Advertise.Addr())
 		case in.Advertise.Addr().Zone() != "":

@@ -49,6 +49,10 @@ const (
 	eventRead = 2048
 )
 
+// Validate returns what is wrong with the fields, as Session.OpenEvents would: a
+// *ConfigError, or nil.
+func (c EventsConfig) Validate() error { return c.validate() }
+
 func (c *EventsConfig) validate() error {
 	for _, f := range []struct {
 		name  string

@@ -209,7 +209,7 @@ func TestSendBlocksForAClientThatDoesNotAcknowledge(t *testing.T) {
 	const events, size = 100, 1000
 	go func() {
 		for i := range events {
-			if err := e.Send(context.Background(), Event{Data: append(fmt.Appendf(nil, "%6d", i), make([]byte, size-6)...)}); err != nil {
+			if err := e.Send(patient(t), Event{Data: append(fmt.Appendf(nil, "%6d", i), make([]byte, size-6)...)}); err != nil {
 				done <- err
 				return
 			}
@@ -232,7 +232,7 @@ func TestSendBlocksForAClientThatDoesNotAcknowledge(t *testing.T) {
 			t.Fatalf("event %d is %s", i, m.Data[:6])
 		}
 	}
-	if err := <-done; err != nil {
+	if err := receive(t, "the sender", done); err != nil {
 		t.Error(err)
 	}
 }
@@ -301,7 +301,7 @@ func TestEventsEnd(t *testing.T) {
 			_ = s.Close()
 			wait(t, "the end", s.Done())
 			for {
-				_, err := e.Next(context.Background())
+				_, err := e.Next(patient(t))
 				if err == nil {
 					continue // one that came before
 				}
@@ -310,7 +310,7 @@ func TestEventsEnd(t *testing.T) {
 				}
 				break
 			}
-			if err := e.Send(context.Background(), Event{}); !errors.Is(err, ErrSessionClosed) {
+			if err := e.Send(patient(t), Event{}); !errors.Is(err, ErrSessionClosed) {
 				t.Errorf("Send: %v", err)
 			}
 		})
@@ -329,7 +329,7 @@ func TestEventsEnd(t *testing.T) {
 			go func() { _, err := e.Next(context.Background()); errs <- err }()
 			_ = s.Close()
 			for range 2 {
-				if err := <-errs; !errors.Is(err, ErrSessionClosed) {
+				if err := receive(t, "the end of a call", errs); !errors.Is(err, ErrSessionClosed) {
 					t.Errorf("got %v", err)
 				}
 			}

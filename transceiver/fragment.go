@@ -24,25 +24,28 @@ func parseFragment(body string) (remoteUfrag, remotePassword string, err error) 
 	return remoteUfrag, remotePassword, nil
 }
 
-// restartFragment takes a client's fragment (RFC 9725 section 4.3). Candidates
-// alone change nothing; new credentials restart ICE, and the Host's fragment is
-// the answer.
-func (s *Session) restartFragment(ctx context.Context, body string) (answer string, restarted bool, err error) {
+// takeFragment takes a client's fragment (RFC 9725 section 4.3). Candidates
+// alone change nothing, and the answer is empty; new credentials restart ICE,
+// and the Host's fragment is the answer. It returns the entity-tag that is valid
+// with it.
+func (s *Session) takeFragment(ctx context.Context, body string, match ifMatch) (answer, etag string, err error) {
 	remoteUfrag, remotePassword, err := parseFragment(body)
 	if err != nil {
-		return "", false, err
+		return "", "", err
 	}
 	s.negotiation.Lock()
 	defer s.negotiation.Unlock()
 	switch {
 	case s.ending.Load():
-		return "", false, s.Err()
+		return "", "", s.Err()
 	case ctx.Err() != nil:
-		return "", false, ctx.Err()
+		return "", "", ctx.Err()
+	case !match.holds(s.etag()):
+		return "", "", errStale
 	}
 	ice, err := s.credentialsFor(remoteUfrag, remotePassword)
 	if err != nil || ice == s.ice {
-		return "", false, err
+		return "", "", err
 	}
 	ingresses := s.nextIngresses(ice)
 	s.supersede()
@@ -58,7 +61,7 @@ func (s *Session) restartFragment(ctx context.Context, body string) (answer stri
 		b.WriteString("a=candidate:" + candidate(i, in) + "\r\n")
 	}
 	b.WriteString("a=end-of-candidates\r\n")
-	return b.String(), true, nil
+	return b.String(), s.etag(), nil
 }
 
 // taggedMid returns the mid of the section that carries the transport.

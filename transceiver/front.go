@@ -255,6 +255,18 @@ func (f *front) noteHop(from netip.AddrPort, fr *trunk.Frame) (via netip.AddrPor
 	return fr.Return
 }
 
+// follow answers an edge by another cluster relay from now on, which brought a frame
+// without payload. It makes nothing known that was not.
+func (f *front) follow(relay netip.AddrPort, fr *trunk.Frame) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.hops {
+		if h := &f.hops[i]; h.edge == fr.Return && !f.closed {
+			h.relay = relay
+		}
+	}
+}
+
 // address completes a frame for a client at a relay and returns where to send it:
 // to that relay, or for an edge that is not answered directly to the cluster
 // relay, with the edge as return address.

@@ -408,6 +408,17 @@ func wait(t testing.TB, what string, ch <-chan struct{}) {
 	}
 }
 
+// receive waits for a value.
+func receive[T any](t testing.TB, what string, ch <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(patience):
+		t.Fatalf("timed out waiting for %s", what)
+	}
+	return v
+}
+
 // eventually polls a condition that has no channel of its own.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -75,7 +76,7 @@ type AcceptOptions struct {
 // readers. A bad configuration is a *ConfigError. Close the Host when done.
 func NewHost(cfg Config) (*Host, error) {
 	if err := cfg.validate(); err != nil {
-		return nil, err
+		return nil, config.In("transceiver.Config", err)
 	}
 	cfg.setDefaults()
 	cfg.AllowRelays = unmapped(cfg.AllowRelays)
@@ -111,7 +112,7 @@ func NewHost(cfg Config) (*Host, error) {
 		for _, c := range conns {
 			_ = c.Close()
 		}
-		return nil, err
+		return nil, config.In("transceiver.Config", err)
 	}
 	return h, nil
 }
@@ -184,11 +185,11 @@ func (h *Host) start(conns []*udpbatch.Conn) error {
 			adv = netip.AddrPortFrom(adv.Addr(), h.addr.Port())
 		}
 		if adv.Addr().IsUnspecified() {
-			return config.Errorf("Advertised", "required when Listen is a wildcard address: relays cannot send to %v", adv.Addr())
+			return config.Errorf("Advertised", "required when Listen is a wildcard address: relays cannot send to %v; or give Listen the address of an interface", adv.Addr())
 		}
 		h.route, err = ufrag.IPv4Route(h.cfg.Cluster, netip.AddrPortFrom(adv.Addr().Unmap(), adv.Port()), 0)
 		if err != nil {
-			return config.Errorf(field, "%v cannot be put into a ufrag: %v; set HostID", adv, err)
+			return config.Errorf(field, "%v does not fit into a ufrag, which holds an IPv4 address: set HostID, or Advertised", adv)
 		}
 	}
 	if err != nil {
@@ -285,7 +286,7 @@ func (h *Host) Accept(ctx context.Context, offerSDP string, opts AcceptOptions) 
 	if err := h.reserve(); err != nil {
 		return nil, "", err
 	}
-	s, err := h.newSession(o, opts, ingresses)
+	s, err := h.makeSession(o, opts, ingresses)
 	if err := h.admit(s, err); err != nil {
 		return nil, "", err
 	}
@@ -298,10 +299,29 @@ func (h *Host) Accept(ctx context.Context, offerSDP string, opts AcceptOptions) 
 	if err != nil {
 		s.finish(ReasonRejected, err)
 		<-s.done
+		switch s.CloseReason() {
+		case ReasonHostClosed: // whatever failed because of it
+			err = ErrHostClosed
+		case ReasonDrained:
+			err = ErrDraining
+		default:
+		}
 		return nil, "", err
 	}
 	h.accepted.Add(1)
 	return s, answer, nil
+}
+
+// makeSession is newSession, and takes a panic of Config.SettingEngine or
+// Config.NewAPI for an error: the place is reserved already.
+func (h *Host) makeSession(o *offer, opts AcceptOptions, ingresses []Ingress) (s *Session, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			h.log.Error("panic while a session was made", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			s, err = nil, fmt.Errorf("%w: %v", ErrPanic, v)
+		}
+	}()
+	return h.newSession(o, opts, ingresses)
 }
 
 // prepare calls the application.
@@ -464,7 +484,8 @@ func (h *Host) Shutdown(ctx context.Context) error {
 }
 
 // Close ends all sessions with ReasonHostClosed, closes the sockets and waits
-// until everything has stopped. Do not call it from a callback of a session.
+// until everything has stopped, but for callbacks of the application no longer
+// than some seconds. Do not call it from one.
 func (h *Host) Close() error {
 	h.mu.Lock()
 	h.draining, h.closed = true, true
@@ -477,7 +498,7 @@ func (h *Host) Close() error {
 	var err error
 	h.stopOnce.Do(func() {
 		close(h.stop)
-		h.sockets.Wait()
+		h.awaitSockets()
 		h.background.Wait()
 		for _, sh := range h.shards {
 			err = errors.Join(err, sh.group.Close())
@@ -487,6 +508,23 @@ func (h *Host) Close() error {
 	})
 	<-h.stopped
 	return err
+}
+
+// awaitSockets waits for the WebSockets of signalling, for callbacks of the
+// application that do not return no longer than the end of a session does.
+func (h *Host) awaitSockets() {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		h.sockets.Wait()
+	}()
+	limit := time.NewTimer(teardownLimit)
+	defer limit.Stop()
+	select {
+	case <-gone:
+	case <-limit.C:
+		h.log.Warn("callbacks of signalling did not return after the Host's end")
+	}
 }
 
 // Stats returns a snapshot of the counters.

@@ -162,7 +162,7 @@ func TestShutdownWaitsAndThenEndsTheRest(t *testing.T) {
 		t.Error("the last session was ended")
 	}
 	cancel()
-	if err := <-shut; !errors.Is(err, context.Canceled) {
+	if err := receive(t, "Shutdown", shut); !errors.Is(err, context.Canceled) {
 		t.Errorf("Shutdown: %v", err)
 	}
 	if r := sessions[2].CloseReason(); r != ReasonDrained {
@@ -532,5 +532,31 @@ func TestSendPathDoesNotAllocate(t *testing.T) {
 	junk := append([]byte{0x80, 111}, make([]byte, 100)...)
 	if allocs := testing.AllocsPerRun(200, func() { s.fromPion(junk) }); allocs >= 1 {
 		t.Errorf("%v allocations per packet", allocs)
+	}
+}
+
+// A panic while a session is made is an error, and takes no place for ever.
+func TestPanicWhileASessionIsMade(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"SettingEngine": func(c *Config) { c.SettingEngine = func(*webrtc.SettingEngine) { panic("boom") } },
+		"NewAPI":        func(c *Config) { c.NewAPI = func(webrtc.SettingEngine) (*webrtc.API, error) { panic("boom") } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			host, _ := setup(t, func(c *Config) { c.MaxSessions = 1; change(c) })
+			for range 2 {
+				_, _, err := host.Accept(patient(t), browserOffer(), AcceptOptions{})
+				if !errors.Is(err, ErrPanic) {
+					t.Fatalf("got %v, want ErrPanic", err)
+				}
+			}
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				if err := host.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			wait(t, "Close", closed)
+		})
 	}
 }

@@ -30,11 +30,13 @@ type mediaBuffer struct {
 	closed     bool
 	deadline   time.Time
 	alarm      *time.Timer
+	bounds     *bounds
 }
 
 // newMediaBuffer is for webrtc.SettingEngine.BufferFactory.
-func newMediaBuffer(packetio.BufferPacketType, uint32) io.ReadWriteCloser {
-	m := &mediaBuffer{}
+func (b *bounds) newMediaBuffer(packetio.BufferPacketType, uint32) io.ReadWriteCloser {
+	b.stream(1)
+	m := &mediaBuffer{bounds: b}
 	m.ready.L = &m.mu
 	return m
 }
@@ -51,8 +53,8 @@ func (m *mediaBuffer) Write(b []byte) (int, error) {
 	if need > maxMediaBytes || len(b) > 1<<16-1 {
 		return 0, packetio.ErrFull
 	}
-	if need > len(m.ring) {
-		m.grow(need)
+	if need > len(m.ring) && !m.grow(need) {
+		return 0, packetio.ErrFull
 	}
 	var prefix [packetPrefix]byte
 	binary.BigEndian.PutUint16(prefix[:], uint16(len(b)))
@@ -62,14 +64,19 @@ func (m *mediaBuffer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (m *mediaBuffer) grow(need int) {
+// grow makes room, if the session may have that much more memory.
+func (m *mediaBuffer) grow(need int) bool {
 	n := max(firstMediaBytes, 2*len(m.ring))
 	for n < need {
 		n *= 2
 	}
+	if !m.bounds.hold(n - len(m.ring)) {
+		return false
+	}
 	ring := make([]byte, n)
 	m.copyOut(ring[:m.size], m.head)
 	m.ring, m.head = ring, 0
+	return true
 }
 
 // put appends bytes, for which there is room.
@@ -125,6 +132,10 @@ func (m *mediaBuffer) take(b []byte) (int, error) {
 func (m *mediaBuffer) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !m.closed {
+		m.bounds.release(len(m.ring))
+		m.bounds.stream(-1)
+	}
 	m.closed = true
 	if m.alarm != nil {
 		m.alarm.Stop()

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMediaBufferIsAQueueOfPackets(t *testing.T) {
-	m := newMediaBuffer(packetio.RTPBufferPacket, 1)
+	m := new(bounds).newMediaBuffer(packetio.RTPBufferPacket, 1)
 	random := rand.New(rand.NewPCG(1, 2))
 	var want [][]byte
 	held := 0
@@ -67,7 +67,7 @@ func TestMediaBufferIsAQueueOfPackets(t *testing.T) {
 }
 
 func TestMediaBufferShortRead(t *testing.T) {
-	m := newMediaBuffer(packetio.RTPBufferPacket, 1)
+	m := new(bounds).newMediaBuffer(packetio.RTPBufferPacket, 1)
 	for _, p := range []string{"long packet", "next"} {
 		if _, err := m.Write([]byte(p)); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestMediaBufferShortRead(t *testing.T) {
 
 func TestMediaBufferReadsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _ := newMediaBuffer(packetio.RTCPBufferPacket, 1).(*mediaBuffer)
+		m, _ := new(bounds).newMediaBuffer(packetio.RTCPBufferPacket, 1).(*mediaBuffer)
 		b := make([]byte, 10)
 		read := func() <-chan error {
 			done := make(chan error, 1)
@@ -132,7 +132,7 @@ func TestMediaBufferAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	m := newMediaBuffer(packetio.RTPBufferPacket, 1)
+	m := new(bounds).newMediaBuffer(packetio.RTPBufferPacket, 1)
 	b := make([]byte, 200)
 	allocs := testing.AllocsPerRun(1000, func() {
 		if _, err := m.Write(b); err != nil {

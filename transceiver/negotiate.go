@@ -11,8 +11,9 @@ import (
 )
 
 var (
-	// ErrNotAnswered is what Offer, Negotiate and RestartICE return before the
-	// client's first offer was answered, in OnSession and Prepare for example.
+	// ErrNotAnswered is what Offer, SetAnswer, Negotiate, RestartICE and
+	// Renegotiate return before the client's first offer was answered, in OnSession
+	// and Prepare for example.
 	ErrNotAnswered = errors.New("transceiver: the client's first offer is not answered yet")
 	// ErrNoOffer is what SetAnswer returns when there is nothing to answer: no
 	// offer was made, or the client or the application has made another since.
@@ -176,6 +177,9 @@ func (s *Session) SetAnswer(ctx context.Context, answerSDP string) error {
 func (s *Session) setAnswer(ctx context.Context, id uint64, answerSDP string) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if s.pc.CurrentLocalDescription() == nil {
+		return ErrNotAnswered // and OnSession holds the lock
 	}
 	o, err := parseOffer(answerSDP, s.host.cfg.MaxOfferBytes)
 	s.negotiation.Lock()

@@ -255,19 +255,27 @@ func TestOfferRefuses(t *testing.T) {
 	c := newClient(t, nil)
 	c.channel()
 	ctx := patient(t)
-	early := make(chan error, 3)
 	s := c.call(host, AcceptOptions{Prepare: func(s *Session) error {
-		_, err := s.Offer(ctx, OfferOptions{})
-		early <- err
-		early <- s.Negotiate(ctx)
-		early <- s.RestartICE(ctx)
+		for name, f := range map[string]func() error{
+			"Offer":       func() error { _, err := s.Offer(ctx, OfferOptions{}); return err },
+			"SetAnswer":   func() error { return s.SetAnswer(ctx, browserOffer()) },
+			"Renegotiate": func() error { _, err := s.Renegotiate(ctx, browserOffer()); return err },
+			"Negotiate":   func() error { return s.Negotiate(ctx) },
+			"RestartICE":  func() error { return s.RestartICE(ctx) },
+		} {
+			result := make(chan error, 1)
+			go func() { result <- f() }()
+			select {
+			case err := <-result:
+				if !errors.Is(err, ErrNotAnswered) {
+					t.Errorf("%s before the first answer: %v", name, err)
+				}
+			case <-time.After(patience / 5):
+				t.Errorf("%s waits for the answer that waits for it", name)
+			}
+		}
 		return nil
 	}})
-	for range 3 {
-		if err := <-early; !errors.Is(err, ErrNotAnswered) {
-			t.Errorf("before the first answer: %v", err)
-		}
-	}
 	if err := s.SetAnswer(ctx, "v=0"); !errors.Is(err, ErrNoOffer) {
 		t.Errorf("an answer to nothing: %v", err)
 	}
@@ -407,7 +415,7 @@ func TestNegotiateOverEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	patch(nil)
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "audio on the new track", got)
@@ -427,7 +435,7 @@ func TestNegotiateOverEvents(t *testing.T) {
 		t.Error("candidates count as a restart")
 	}
 	patch(&webrtc.OfferOptions{ICERestart: true})
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the move", func() bool { st := s.Stats(); return st.Ingress == 2 && st.Validated })
@@ -439,7 +447,7 @@ func TestNegotiateOverEvents(t *testing.T) {
 	if lines := sdpLines(res.body, "a=candidate:"); res.StatusCode != 200 || len(lines) != 1 || !strings.Contains(lines[0], relay.addr().Addr().String()+" ") {
 		t.Errorf("%d %s", res.StatusCode, res.body)
 	}
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 
@@ -449,7 +457,7 @@ func TestNegotiateOverEvents(t *testing.T) {
 	go func() { result <- s.RestartICE(short, Ingress{2, other.addr()}) }()
 	request()
 	cancel()
-	if err := <-result; !errors.Is(err, context.Canceled) {
+	if err := receive(t, "the result", result); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if !slices.Equal(s.ingresses, before) {

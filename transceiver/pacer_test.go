@@ -126,7 +126,7 @@ func newTestOut(p *pacer, cfg AudioConfig) (*audioOut, *recorder, func(error)) {
 func writeAll(t *testing.T, o *audioOut, first, n byte) {
 	t.Helper()
 	for i := range n {
-		if err := o.write(t.Context(), frame(first+i)); err != nil {
+		if err := o.write(patient(t), frame(first+i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,7 +139,7 @@ func TestFramesAreSentOneAtATime(t *testing.T) {
 		if got := r.take(); len(got) != 1 || got[0].at != 0 || !got[0].header.Marker {
 			t.Fatalf("the first frame did not leave at once with a marker: %+v", got)
 		}
-		if err := o.wait(t.Context()); err != nil {
+		if err := o.wait(patient(t)); err != nil {
 			t.Fatal(err)
 		}
 		if d := time.Since(r.began); d < 980*time.Millisecond || d > 1010*time.Millisecond {
@@ -173,11 +173,11 @@ func TestSequenceAndTimeGoTogether(t *testing.T) {
 			paceTest(t, func(t *testing.T, p *pacer) {
 				o, r, _ := newTestOut(p, AudioConfig{})
 				for range 20 {
-					if err := o.write(t.Context(), c.packet); err != nil {
+					if err := o.write(patient(t), c.packet); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if err := o.wait(t.Context()); err != nil {
+				if err := o.wait(patient(t)); err != nil {
 					t.Fatal(err)
 				}
 				got := speech(r.take())
@@ -392,7 +392,7 @@ func TestMuteLetsTimePass(t *testing.T) {
 			t.Errorf("%d packets while muted", len(got))
 		}
 		o.mute(false)
-		if err := o.wait(t.Context()); err != nil {
+		if err := o.wait(patient(t)); err != nil {
 			t.Fatal(err)
 		}
 		got := r.take()
@@ -410,12 +410,12 @@ func TestOnlyTheFirstEmptyFrameIsSent(t *testing.T) {
 		o, r, _ := newTestOut(p, AudioConfig{})
 		writeAll(t, o, 0, 2)
 		for range 20 {
-			if err := o.write(t.Context(), []byte{0x78}); err != nil {
+			if err := o.write(patient(t), []byte{0x78}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		writeAll(t, o, 2, 2)
-		if err := o.wait(t.Context()); err != nil {
+		if err := o.wait(patient(t)); err != nil {
 			t.Fatal(err)
 		}
 		got := r.take()
@@ -442,7 +442,7 @@ func TestFramesWaitForTheConnection(t *testing.T) {
 		r.mu.Lock()
 		r.down = false
 		r.mu.Unlock()
-		if err := o.wait(t.Context()); err != nil {
+		if err := o.wait(patient(t)); err != nil {
 			t.Fatal(err)
 		}
 		got := speech(r.take())
@@ -458,7 +458,7 @@ func TestWriteRefusesWhatIsNotOpus(t *testing.T) {
 		for name, b := range map[string][]byte{
 			"empty": {}, "no frame count": {3}, "no frames": {3, 0, 1}, "150 ms": {3<<3 | 3, 5, 0}, "too long": make([]byte, 1276),
 		} {
-			if err := o.write(t.Context(), b); !errors.Is(err, ErrFrame) {
+			if err := o.write(patient(t), b); !errors.Is(err, ErrFrame) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -481,7 +481,7 @@ func TestStreamsOfOneTickLeaveTogether(t *testing.T) {
 			writeAll(t, o, 0, 50)
 		}
 		for _, o := range streams {
-			if err := o.wait(t.Context()); err != nil {
+			if err := o.wait(patient(t)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -601,7 +601,7 @@ func TestPacerSleepsWhileNobodySpeaks(t *testing.T) {
 			t.Errorf("%d rounds in an hour of silence", after-before)
 		}
 		writeAll(t, o, 0, 10)
-		if err := o.wait(t.Context()); err != nil {
+		if err := o.wait(patient(t)); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -670,4 +670,42 @@ func BenchmarkPacedFrames(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/streams, "ns/frame")
+}
+
+// lockedWriter is an rtpWriter that takes a lock of its own, as Pion's does
+// while there is no SRTP.
+type lockedWriter struct {
+	mu      sync.Mutex
+	waiting chan struct{}
+}
+
+func (w *lockedWriter) WriteRTP(*rtp.Header, []byte) (int, error) {
+	w.waiting <- struct{}{}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return 0, nil
+}
+
+// TestConnectingWhileAFrameIsWritten: Pion says with its lock held that DTLS is
+// up, and takes the same lock when a packet is written before that.
+func TestConnectingWhileAFrameIsWritten(t *testing.T) {
+	o, _, _ := newTestOut(newPacer(time.Now(), &recorder{began: time.Now()}), AudioConfig{})
+	w := &lockedWriter{waiting: make(chan struct{}, 1)}
+	o.bind(w, 1, 111)
+	w.mu.Lock()
+	written, connected := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(written)
+		if err := o.write(context.Background(), frame(1)); err != nil {
+			t.Error(err)
+		}
+	}()
+	wait(t, "the write", w.waiting)
+	go func() {
+		defer close(connected)
+		o.kick()
+		w.mu.Unlock()
+	}()
+	wait(t, "the end of the handshake", connected)
+	wait(t, "the write to return", written)
 }

@@ -129,8 +129,11 @@ func (p *peer) observe(now time.Time, h *trunk.Header) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastSeen = now
-	p.missed = 0
-	return p.link.Observe(h)
+	known := p.link.Observe(h)
+	if !known || p.link.Fresh() { // a replay is no sign of life
+		p.missed = 0
+	}
+	return known
 }
 
 // hello asks the relay for proof of its epoch, if it is time to.

@@ -126,16 +126,19 @@ func TestPeersAreBounded(t *testing.T) {
 	table := &host.peers
 	full := map[netip.AddrPort]*peer{}
 	for i := range maxPeers {
-		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}), 1)
-		full[a] = &peer{host: host, addr: a, lastSeen: time.Now()}
+		// On loopback, and complete: the Host may come by with a keepalive.
+		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), 1)
+		full[a] = &peer{host: host, addr: a, lastSeen: time.Now(), keys: host.cfg.TrunkKeys, link: trunk.NewLink(host.epoch, [16]byte{1})}
 	}
 	table.m.Store(&full)
-	a := netip.MustParseAddrPort("10.9.9.9:9")
+	a := netip.MustParseAddrPort("127.9.9.9:9")
 	if table.add(a, false) != nil {
 		t.Error("there is no bound")
 	}
 	for _, p := range full {
+		p.mu.Lock()
 		p.lastSeen = time.Now().Add(-2 * peerIdle)
+		p.mu.Unlock()
 	}
 	if p := table.add(a, false); p == nil || table.get(a) != p || len(*table.m.Load()) != 1 {
 		t.Error("idle ones did not make room")

@@ -106,7 +106,7 @@ func (e *engine) peerConnection(cfg *Config, s *Session, active bool) (*webrtc.P
 	se.EnableSctpSnap(true)                   // one round trip less to an open data channel, with clients that offer it
 	se.SetSCTPMaxMessageSize(defaultMaxEvent) // Pion would promise to take 1 GiB
 	if cfg.NewAPI == nil {
-		se.BufferFactory = newMediaBuffer // with interceptors Pion would start its readers later
+		se.BufferFactory = s.bounds.newMediaBuffer // with interceptors Pion would start its readers later
 	}
 	if cfg.SettingEngine != nil {
 		cfg.SettingEngine(&se)

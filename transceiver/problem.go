@@ -98,6 +98,11 @@ func (g *signalling) problemOf(err error) *problem {
 		return newProblem(http.StatusUnprocessableEntity, "unsupported", "Offer cannot be answered", err.Error())
 	case errors.As(err, &bad):
 		return newProblem(http.StatusBadRequest, "bad-offer", "Bad offer", err.Error())
+	case errors.Is(err, ErrNoOpus): // by way of the application, which may have wrapped it
+		return newProblem(http.StatusUnprocessableEntity, "unsupported", "Offer cannot be answered", "no audio section with Opus")
+	case errors.Is(err, errStale):
+		return newProblem(http.StatusPreconditionFailed, "precondition", "If-Match does not match",
+			"ICE was restarted since: drop these candidates")
 	case errors.Is(err, ErrNoOffer):
 		return newProblem(http.StatusConflict, "no-offer", "No offer to answer", "another offer has been made since: answer the newest one")
 	case errors.Is(err, ErrFull):

@@ -18,12 +18,13 @@ const (
 	ReasonHostClosed            // Host.Close
 	ReasonPanic                 // a callback of the application panicked
 	ReasonRejected              // OnSession or Prepare returned an error, or no answer could be made
+	ReasonTooMany               // the client opened more media streams or data channels than it may
 	reasonCount
 )
 
 var reasonNames = [reasonCount]string{
 	"none", "client closed", "closed by the server", "never connected", "consent lost",
-	"dtls timeout", "dtls failed", "drained", "host closed", "panic", "rejected",
+	"dtls timeout", "dtls failed", "drained", "host closed", "panic", "rejected", "too many streams",
 }
 
 // String returns a short name, the one used in logs and in statistics.

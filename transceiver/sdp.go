@@ -65,6 +65,14 @@ const (
 	// maxSections bounds the transceivers that one offer can make. Pages that
 	// add and remove tracks for hours stay far below it: sections are reused.
 	maxSections = 64
+	// maxFormats are the codecs of a section: RTP has 128 payload types.
+	maxFormats = 128
+	// Pion compares many lines of an offer with each other, so the time that it
+	// takes grows with the square of their number. Browsers have about 200 lines in
+	// a section with all their video codecs, and 30 in one of audio.
+	maxSectionAttributes, maxAttributes = 512, 4096
+	// maxParameters is the longest a=fmtp, in bytes.
+	maxParameters = 4096
 	// RFC 8839 section 5.4, lengths of ice-ufrag and ice-pwd.
 	minUfrag, minPwd, maxICE = 4, 22, 256
 
@@ -119,8 +127,8 @@ func parseOffer(raw string, maxBytes int) (*offer, error) {
 	if err := desc.UnmarshalString(raw); err != nil {
 		return nil, badOffer(ErrNotSDP, "%v", err)
 	}
-	if len(desc.MediaDescriptions) > maxSections {
-		return nil, badOffer(ErrOfferTooLarge, "%d media sections, at most %d", len(desc.MediaDescriptions), maxSections)
+	if err := checkSize(desc); err != nil {
+		return nil, err
 	}
 	o := &offer{desc: desc}
 	var sections []*sdp.MediaDescription
@@ -150,6 +158,33 @@ func parseOffer(raw string, maxBytes int) (*offer, error) {
 	return o, o.readTransport(sections[0])
 }
 
+// checkSize refuses what would take long to answer.
+func checkSize(desc *sdp.SessionDescription) error {
+	if n := len(desc.MediaDescriptions); n > maxSections {
+		return badOffer(ErrOfferTooLarge, "%d media sections, at most %d", n, maxSections)
+	}
+	total := len(desc.Attributes)
+	for i, m := range desc.MediaDescriptions {
+		formats, attributes := len(m.MediaName.Formats), len(m.Attributes)
+		total += attributes
+		switch {
+		case formats > maxFormats:
+			return badOffer(ErrOfferTooLarge, "%d formats in section %d, at most %d", formats, i, maxFormats)
+		case attributes > maxSectionAttributes:
+			return badOffer(ErrOfferTooLarge, "%d attributes in section %d, at most %d", attributes, i, maxSectionAttributes)
+		}
+		for _, a := range m.Attributes {
+			if a.Key == "fmtp" && len(a.Value) > maxParameters {
+				return badOffer(ErrOfferTooLarge, "an a=fmtp of %d bytes in section %d, at most %d", len(a.Value), i, maxParameters)
+			}
+		}
+	}
+	if total > maxAttributes {
+		return badOffer(ErrOfferTooLarge, "%d attributes, at most %d", total, maxAttributes)
+	}
+	return nil
+}
+
 // bundled checks that all live sections share one transport and puts the
 // tagged one, which carries the transport's attributes, first.
 func bundled(desc *sdp.SessionDescription, sections []*sdp.MediaDescription) ([]*sdp.MediaDescription, error) {
@@ -164,6 +199,9 @@ func bundled(desc *sdp.SessionDescription, sections []*sdp.MediaDescription) ([]
 			return sections, nil
 		}
 		return nil, badOffer(ErrNoBundle, "%d media sections and no a=group:BUNDLE", len(sections))
+	}
+	if n := len(groups[0]); n > maxSections {
+		return nil, badOffer(ErrOfferTooLarge, "a BUNDLE group of %d, at most %d", n, maxSections)
 	}
 	for _, m := range sections {
 		if mid, _ := m.Attribute("mid"); !slices.Contains(groups[0], mid) {

@@ -3,6 +3,7 @@ package transceiver
 import (
 	"errors"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,6 +75,11 @@ func TestBadOffers(t *testing.T) {
 		"cut short":            {browserOffer()[:20], ErrNotSDP},
 		"too large":            {browserOffer() + strings.Repeat("a=x\r\n", 20000), ErrOfferTooLarge},
 		"too many sections":    {browserOffer() + strings.Repeat("m=video 9 UDP/TLS/RTP/SAVPF 96\r\na=rtpmap:96 VP8/90000\r\n", 64), ErrOfferTooLarge},
+		"too many formats":     {edit(t, "SAVPF 111 0", "SAVPF 111 0"+strings.Repeat(" 1", maxFormats)), ErrOfferTooLarge},
+		"too many attributes":  {edit(t, "a=mid:0", strings.Repeat("a=ssrc:1 a\r\n", maxSectionAttributes)+"a=mid:0"), ErrOfferTooLarge},
+		"too many in all":      {edit(t, "a=extmap-allow-mixed", strings.Repeat("a=group:LS\r\n", maxAttributes)+"a=x"), ErrOfferTooLarge},
+		"too long parameters":  {edit(t, "minptime=10", strings.Repeat("a=1;", maxParameters/4)+"minptime=10"), ErrOfferTooLarge},
+		"too large a bundle":   {edit(t, "BUNDLE 0 1", "BUNDLE"+strings.Repeat(" a", maxSections)+" 0 1"), ErrOfferTooLarge},
 		"no media":             {browserOffer()[:strings.Index(browserOffer(), "m=audio")], ErrNoMedia},
 		"all rejected":         {edit(t, "m=audio 9", "m=audio 0", "m=application 9", "m=application 0"), ErrNoMedia},
 		"no bundle":            {edit(t, "a=group:BUNDLE 0 1\r\n", ""), ErrNoBundle},
@@ -103,6 +109,27 @@ func TestBadOffers(t *testing.T) {
 				t.Errorf("%q is more than one line", err)
 			}
 		})
+	}
+}
+
+// TestLargestOffer: pages with many sections, and sections with many codecs, are
+// far from the limits.
+func TestLargestOffer(t *testing.T) {
+	begin, section, _ := strings.Cut(browserOffer()[:strings.Index(browserOffer(), "m=application")], "m=audio")
+	section = "m=audio" + section
+	var tags, all strings.Builder
+	for i := range maxSections {
+		mid := strconv.Itoa(i)
+		tags.WriteString(" " + mid)
+		more := strings.Repeat("a=ssrc:1 cname:a\r\n", 40)
+		if i == 0 {
+			more = strings.Repeat("a=rtcp-fb:111 nack\r\n", 400)
+		}
+		all.WriteString(strings.Replace(section, "a=mid:0\r\n", "a=mid:"+mid+"\r\n"+more, 1))
+	}
+	o, err := parseOffer(strings.Replace(begin, " 0 1", tags.String(), 1)+all.String(), 256<<10)
+	if err != nil || !o.audio {
+		t.Fatal(err)
 	}
 }
 

@@ -44,6 +44,7 @@ type Session struct {
 	front front // the client's side: ICE, paths, timers
 
 	handlers handlers // of the client's tracks and data channels
+	bounds   bounds
 
 	negotiation sync.Mutex // one offer at a time; guards the next four
 	ice         credentials
@@ -234,6 +235,12 @@ func (h *Host) newSession(o *offer, opts AcceptOptions, ingresses []Ingress) (*S
 	if err != nil {
 		return nil, err
 	}
+	made := false
+	defer func() {
+		if !made {
+			h.minter.Release(route.Session)
+		}
+	}()
 	s := &Session{
 		host:      h,
 		shard:     h.shards[route.Session%uint32(len(h.shards))],
@@ -251,13 +258,15 @@ func (h *Host) newSession(o *offer, opts AcceptOptions, ingresses []Ingress) (*S
 	s.ice = credentials{s.first.ufrag, s.first.password, local, password, route}
 	s.conn = newVirtualConn(s.first.ufrag, s.first.password, s.fromPion)
 	s.front.init(s, s.ice)
+	s.bounds.exceeded = func() { s.finish(ReasonTooMany, nil) }
 	s.pc, err = h.engine.peerConnection(&h.cfg, s, o.setup != setupActive)
 	if err != nil {
 		s.cancel()
-		h.minter.Release(route.Session)
 		return nil, err
 	}
+	made = true
 	s.pc.SCTP().Transport().OnStateChange(s.dtlsState)
+	s.pc.SCTP().OnDataChannelOpened(s.bounds.channel)
 	return s, nil
 }
 
@@ -338,22 +347,26 @@ func (s *Session) teardown(reason Reason) {
 // or an ICE restart, which is an offer with a new client ufrag and gets a
 // fresh routed ufrag. DTLS goes on untouched in both. An error leaves the
 // session as it was where the offer itself is bad (*OfferError); offers are
-// answered one at a time. The context only bounds the wait for an earlier one.
-// An offer of the Host's that is unanswered is given up: see Offer.
+// answered one at a time, in milliseconds. A context that is done by the offer's
+// turn makes it go unanswered. An offer of the Host's that is unanswered is given
+// up: see Offer. It returns ErrNotAnswered in OnSession and Prepare.
 func (s *Session) Renegotiate(ctx context.Context, offerSDP string) (answer string, err error) {
-	return s.takeOffer(ctx, offerSDP, nil)
+	return s.takeOffer(ctx, offerSDP, nil, nil)
 }
 
-// takeOffer is Renegotiate. It hands the outcome to deliver, if that is not nil,
-// before the Host can make an offer of its own: a client ignores one that comes
-// while it waits for an answer.
-func (s *Session) takeOffer(ctx context.Context, offerSDP string, deliver func(answer string, err error)) (answer string, err error) {
+// takeOffer is Renegotiate, if match holds. It hands the outcome to deliver, if
+// that is not nil, before the Host can make an offer of its own: a client ignores
+// one that comes while it waits for an answer.
+func (s *Session) takeOffer(ctx context.Context, offerSDP string, match ifMatch, deliver func(answer string, err error)) (answer string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
+	if s.pc.CurrentLocalDescription() == nil {
+		return "", ErrNotAnswered // and OnSession holds the lock
+	}
 	s.negotiation.Lock()
 	defer s.negotiation.Unlock()
-	answer, err = s.answerOffer(ctx, offerSDP)
+	answer, err = s.answerOffer(ctx, offerSDP, match)
 	if deliver != nil {
 		deliver(answer, err)
 	}
@@ -361,12 +374,14 @@ func (s *Session) takeOffer(ctx context.Context, offerSDP string, deliver func(a
 }
 
 // answerOffer is takeOffer with the negotiation lock held.
-func (s *Session) answerOffer(ctx context.Context, offerSDP string) (answer string, err error) {
+func (s *Session) answerOffer(ctx context.Context, offerSDP string, match ifMatch) (answer string, err error) {
 	switch {
 	case s.ending.Load():
 		return "", s.Err()
 	case ctx.Err() != nil:
 		return "", ctx.Err()
+	case !match.holds(s.etag()):
+		return "", errStale
 	}
 	s.supersede()
 	o, err := parseOffer(offerSDP, s.host.cfg.MaxOfferBytes)

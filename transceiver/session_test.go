@@ -256,7 +256,7 @@ func TestHelloIsRepeatedUntilTheClientAnswers(t *testing.T) {
 	c := newClient(t, nil)
 	ch := c.channel()
 	s := c.call(host, AcceptOptions{})
-	first := <-copies
+	first := receive(t, "the first hello", copies)
 	for i := range helloRepeats {
 		select {
 		case got := <-copies:

@@ -156,6 +156,14 @@ func (sh *shard) fromClient(now time.Time, via netip.AddrPort, fr *trunk.Frame) 
 		sh.drop(DropIngress)
 		return
 	}
+	if len(fr.Payload) == 0 {
+		// No packet of a client: its edge tells which cluster relay to answer by.
+		c := sh.host.paths.find(pathOf(fr))
+		for s := range c.all() {
+			s.front.follow(via, fr)
+		}
+		return
+	}
 	switch class := stun.Classify(fr.Payload); class {
 	case stun.ClassSTUN:
 		sh.fromClientSTUN(now, via, fr)

@@ -143,7 +143,7 @@ func NewHandler(host *Host, cfg SignallingConfig) (http.Handler, error) {
 		}
 		cfg.AllowedOrigins[i] = strings.ToLower(o)
 	}
-	return &signalling{host: host, cfg: cfg, limit: newLimiter(cfg.Limit), links: links}, nil
+	return &signalling{host: host, cfg: cfg, limit: newLimiter(cfg.Limit), links: links, firstOffer: firstOffer}, nil
 }
 
 type signalling struct {
@@ -151,6 +151,8 @@ type signalling struct {
 	cfg   SignallingConfig
 	limit *limiter
 	links []string
+
+	firstOffer time.Duration // the constant, but for tests
 }
 
 // ServeHTTP implements http.Handler.

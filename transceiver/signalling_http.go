@@ -129,50 +129,50 @@ func (g *signalling) patch(w http.ResponseWriter, r *http.Request, s *Session) {
 		return
 	}
 	body, p := readBody(r)
-	if p == nil {
-		p = precondition(r, s, kind == typeFragment)
+	match := ifMatch(tokens(r, "If-Match"))
+	if p == nil && len(match) == 0 && kind == typeFragment {
+		// RFC 9725 section 4.3.2 requires this answer even where candidates are not
+		// needed: a whole offer is no part of the RFC and needs no precondition.
+		p = newProblem(http.StatusPreconditionRequired, "precondition", "If-Match is missing",
+			"send the newest ETag with candidates, * with an ICE restart; the call needs no candidates and goes on")
 	}
 	if p != nil {
 		p.write(w)
 		return
 	}
-	var answer string
+	var answer, etag string
 	var err error
-	restarted := true
 	if kind == typeFragment {
-		answer, restarted, err = s.restartFragment(r.Context(), body)
+		answer, etag, err = s.takeFragment(r.Context(), body, match)
 	} else {
-		answer, err = s.Renegotiate(r.Context(), body)
+		answer, err = s.takeOffer(r.Context(), body, match, func(string, error) { etag = s.etag() })
 	}
 	switch {
 	case err != nil:
 		g.problemOf(err).write(w)
-	case !restarted:
+	case answer == "":
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		w.Header().Set("ETag", s.etag())
+		w.Header().Set("ETag", etag)
 		w.Header().Set("Content-Type", kind)
 		w.WriteHeader(http.StatusOK)
 		_, _ = io.WriteString(w, answer)
 	}
 }
 
-// precondition checks If-Match (RFC 9725 section 4.3.1): what a client
-// trickles is for one ICE generation, and a restart is for any, "*". A whole
-// offer is no part of RFC 9725 and needs none.
-func precondition(r *http.Request, s *Session, required bool) *problem {
-	match := tokens(r, "If-Match")
-	switch {
-	case len(match) == 0 && required:
-		return newProblem(http.StatusPreconditionRequired, "precondition", "If-Match is missing",
-			"send the newest ETag with candidates, * with an ICE restart")
-	case len(match) == 0, slices.Contains(match, s.etag()):
-		return nil
-	case slices.ContainsFunc(match, func(t string) bool { return strings.Trim(t, `"`) == "*" }):
-		return nil // in quotes it is an entity-tag that nobody has, and a common mistake
-	}
-	return newProblem(http.StatusPreconditionFailed, "precondition", "If-Match does not match",
-		"ICE was restarted since: drop these candidates")
+// ifMatch is a precondition (RFC 9725 section 4.3.1): what a client trickles is
+// for one ICE generation, and a restart is for any, "*". An empty one always holds.
+type ifMatch []string
+
+// errStale is what a request gets whose precondition does not hold.
+var errStale = errors.New("transceiver: If-Match does not match")
+
+// holds compares with the entity-tag of now. It is called with the negotiation
+// lock held: requests overlap, and a restart must not come between.
+func (m ifMatch) holds(etag string) bool {
+	return len(m) == 0 || slices.Contains(m, etag) || slices.ContainsFunc(m, func(t string) bool {
+		return strings.Trim(t, `"`) == "*" // in quotes it is an entity-tag that nobody has, and a common mistake
+	})
 }
 
 // iceLinks writes the Link headers of RFC 9725 section 4.6.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"mime/multipart"
@@ -372,8 +373,10 @@ func TestFragmentRestart(t *testing.T) {
 	if res := do(t, "PATCH", at, fragment, "a=mid:0\r\n", "If-Match", etag); res.StatusCode != http.StatusBadRequest {
 		t.Errorf("no credentials: %d %s", res.StatusCode, res.body)
 	}
-	if res := do(t, "PATCH", at, fragment, same); res.StatusCode != http.StatusPreconditionRequired {
+	if res := do(t, "PATCH", at, fragment, same); res.StatusCode != http.StatusPreconditionRequired || host.Sessions()[0].Err() != nil {
 		t.Errorf("no If-Match: %d %s", res.StatusCode, res.body)
+	} else {
+		checkProblem(t, res)
 	}
 	if res := do(t, "PATCH", at, fragment, same, "If-Match", `"other", `+etag); res.StatusCode != http.StatusNoContent {
 		t.Errorf("one of several entity-tags: %d %s", res.StatusCode, res.body)
@@ -401,6 +404,68 @@ func TestFragmentRestart(t *testing.T) {
 	if res := do(t, "PATCH", at, fragment, same, "If-Match", etag); res.StatusCode != http.StatusPreconditionFailed {
 		t.Errorf("trickle for the old generation: %d", res.StatusCode)
 	}
+	if res := do(t, "PATCH", at, "application/sdp", browserOffer(), "If-Match", etag); res.StatusCode != http.StatusPreconditionFailed {
+		t.Errorf("an offer for the old generation: %d", res.StatusCode)
+	}
+}
+
+// Requests overlap (RFC 9725 section 4.3.1): candidates that are read while a
+// restart is being answered are for the generation before it, and must not be
+// taken for another restart.
+func TestFragmentOvertakenByARestart(t *testing.T) {
+	host, _ := setup(t, nil)
+	server := serve(t, host, SignallingConfig{})
+	res := do(t, "POST", server.URL+"/whip", typeSDP, browserOffer())
+	s, etag := host.Sessions()[0], res.Header.Get("ETag")
+	old := "a=ice-ufrag:Ab+/\r\na=ice-pwd:0123456789abcdefghijkl\r\n"
+	s.negotiation.Lock() // the restart is first in line
+	status := make(chan int, 1)
+	go func() {
+		r := httptest.NewRequest(http.MethodPatch, res.Header.Get("Location"), strings.NewReader(old))
+		r.Header.Set("Content-Type", typeFragment)
+		r.Header.Set("If-Match", etag)
+		w := httptest.NewRecorder()
+		server.Config.Handler.ServeHTTP(w, r)
+		status <- w.Code
+	}()
+	select {
+	case code := <-status:
+		t.Errorf("answered with %d before it was its turn", code)
+	case <-time.After(100 * time.Millisecond): // it waits for its turn now, most likely
+	}
+	ice, err := s.credentialsFor("Newer", "0123456789abcdefghijkl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.negotiated(ice, s.ingresses, true)
+	now := s.Ufrag()
+	s.negotiation.Unlock()
+	select {
+	case code := <-status:
+		if code != http.StatusPreconditionFailed || s.Ufrag() != now {
+			t.Errorf("%d, and the ufrag is %q, want 412 and %q", code, s.Ufrag(), now)
+		}
+	case <-time.After(patience):
+		t.Fatal("no answer")
+	}
+}
+
+// What an application makes of an offer without Opus is the offer's fault.
+func TestOfferWithoutOpusIsUnsupported(t *testing.T) {
+	host, _ := setup(t, func(c *Config) {
+		c.OnSession = func(s *Session) error {
+			_, err := s.OpenAudio(AudioConfig{})
+			return fmt.Errorf("a detail: %w", err)
+		}
+	})
+	server := serve(t, host, SignallingConfig{})
+	offer := strings.Replace(browserOffer(), "a=rtpmap:111 opus/48000/2\r\na=fmtp:111 minptime=10;useinbandfec=1\r\n", "", 1)
+	offer = strings.Replace(offer, "SAVPF 111 0", "SAVPF 0", 1)
+	res := do(t, "POST", server.URL+"/whip", typeSDP, offer)
+	if res.StatusCode != http.StatusUnprocessableEntity || strings.Contains(res.body, "a detail") {
+		t.Errorf("%d %s", res.StatusCode, res.body)
+	}
+	checkProblem(t, res)
 }
 
 func TestLinkHeaders(t *testing.T) {

@@ -23,15 +23,17 @@ import (
 type site struct {
 	t                  *testing.T
 	keys, trunk, links *ufrag.Keyring // of ufrags, of cluster relay and Host, of relays
-	directory          *cluster.Static
-	edge               *relay.Server
-	edgeTrunk          netip.AddrPort
-	ingress            netip.AddrPort
-	stopEdge           func()
-	clusters           [2]*relay.Server
-	clusterTrunk       [2]netip.AddrPort
-	stopCluster        [2]func()
-	hosts              [2]*Host
+	// the same keys in keyrings of each cluster relay's own
+	clusterKeys, clusterLinks [2]*ufrag.Keyring
+	directory                 *cluster.Static
+	edge                      *relay.Server
+	edgeTrunk                 netip.AddrPort
+	ingress                   netip.AddrPort
+	stopEdge                  func()
+	clusters                  [2]*relay.Server
+	clusterTrunk              [2]netip.AddrPort
+	stopCluster               [2]func()
+	hosts                     [2]*Host
 }
 
 const testCluster = 9
@@ -45,7 +47,7 @@ func prefixes(list ...string) (out []netip.Prefix) {
 
 func (s *site) start(cfg relay.Config) (*relay.Server, func()) {
 	s.t.Helper()
-	cfg.Workers, cfg.ReadBuffer, cfg.Codec, cfg.EdgeKeys, cfg.Logger = 1, 1<<18, ufrag.NewCodec(s.keys), s.links, quietLogger()
+	cfg.Workers, cfg.ReadBuffer, cfg.Codec, cfg.Logger = 1, 1<<18, ufrag.NewCodec(s.keys), quietLogger()
 	r, err := relay.New(cfg)
 	if err != nil {
 		s.t.Fatal(err)
@@ -78,14 +80,14 @@ func (s *site) startEdge() {
 func (s *site) edgeConfig(ingress, trunk netip.AddrPort) relay.Config {
 	return relay.Config{
 		Ingresses: []relay.Ingress{{ID: 1, Listen: ingress}}, Trunk: trunk,
-		Clusters: s.directory, AllowClusters: prefixes("127.0.12.0/24", "127.0.13.0/24"),
+		Clusters: s.directory, AllowClusters: prefixes("127.0.12.0/24", "127.0.13.0/24"), EdgeKeys: s.links,
 	}
 }
 
 func (s *site) startCluster(i int) {
 	s.t.Helper()
 	s.clusters[i], s.stopCluster[i] = s.start(relay.Config{
-		Trunk: s.clusterTrunk[i], Cluster: testCluster, TrunkKeys: s.trunk,
+		Trunk: s.clusterTrunk[i], Cluster: testCluster, TrunkKeys: s.clusterKeys[i], EdgeKeys: s.clusterLinks[i],
 		AllowUpstream: prefixes("127.0.13.0/24"), AllowEdges: prefixes("127.0.11.0/24"),
 	})
 	s.clusterTrunk[i] = s.clusters[i].TrunkAddrs()[0]
@@ -93,7 +95,16 @@ func (s *site) startCluster(i int) {
 
 func newSite(t *testing.T, direct bool) *site {
 	t.Helper()
-	s := &site{t: t, keys: testKeys(t), trunk: testKeys(t), links: testKeys(t)}
+	s := &site{t: t, keys: testKeys(t)}
+	same := func(rings ...**ufrag.Keyring) {
+		t.Helper()
+		key := must(ufrag.GenerateKey('a'))
+		for _, r := range rings {
+			*r = must(ufrag.NewKeyring('a', key))
+		}
+	}
+	same(&s.trunk, &s.clusterKeys[0], &s.clusterKeys[1])
+	same(&s.links, &s.clusterLinks[0], &s.clusterLinks[1])
 	s.ingress = netip.MustParseAddrPort("127.0.0.1:0")
 	s.edgeTrunk = netip.MustParseAddrPort("127.0.11.1:0")
 	table := cluster.Table{}

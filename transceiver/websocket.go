@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// firstOffer is how long a socket may be open without a call.
+	// firstOffer is how long a socket may be open without a call, whatever is sent.
 	firstOffer = 10 * time.Second
 	// socketWrite is how long one message may take to leave.
 	socketWrite = 10 * time.Second
@@ -76,20 +76,21 @@ func (g *signalling) upgrade(w http.ResponseWriter, r *http.Request) {
 		late: make(chan struct{}, 1), replaced: make(chan struct{}),
 	}
 	k.ctx, k.cancel = context.WithCancel(context.WithoutCancel(r.Context()))
-	defer k.cancel()
 	var others sync.WaitGroup
 	others.Go(k.write)
 	others.Go(k.keepAlive)
+	defer func() { // also when the application panics: the server has let go of the connection
+		k.cancel()
+		if k.session != nil {
+			k.session.signals.detach(k)
+		}
+		others.Wait()
+		_ = conn.CloseNow()
+	}()
 	if s != nil {
 		k.attach(s)
 	}
 	k.read()
-	k.cancel()
-	if k.session != nil {
-		k.session.signals.detach(k)
-	}
-	others.Wait()
-	_ = conn.CloseNow()
 }
 
 // isUpgrade tells a request for a WebSocket.
@@ -232,10 +233,15 @@ func (k *socket) keepAlive() {
 
 // read handles what the client sends, until the connection ends.
 func (k *socket) read() {
-	for {
+	for end := time.Now().Add(k.g.firstOffer); ; {
 		var first *time.Timer
 		if k.session == nil {
-			first = time.AfterFunc(firstOffer, func() { k.late <- struct{}{} })
+			first = time.AfterFunc(time.Until(end), func() {
+				select {
+				case k.late <- struct{}{}:
+				default: // has been said
+				}
+			})
 		}
 		kind, b, err := k.conn.Read(k.ctx)
 		if first != nil {
@@ -275,7 +281,7 @@ func (k *socket) handle(m *message) *problem {
 			s.withdraw()
 			return nil
 		}
-		_, _ = s.takeOffer(ctx, m.SDP, func(answer string, err error) {
+		_, _ = s.takeOffer(ctx, m.SDP, nil, func(answer string, err error) {
 			if err != nil {
 				k.send(&message{Type: typeError, ID: m.ID, Problem: k.g.problemOf(err)})
 				return

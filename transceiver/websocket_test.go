@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -138,7 +140,7 @@ func TestWebSocketCarriesACall(t *testing.T) {
 	go func() { result <- s.Negotiate(ctx) }()
 	m = k.receive(typeOffer)
 	k.send(message{Type: typeAnswer, ID: m.ID, SDP: c.answerTo(m.SDP)})
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "audio on the new track", got)
@@ -150,7 +152,7 @@ func TestWebSocketCarriesACall(t *testing.T) {
 	go func() { result <- s.RestartICE(ctx, Ingress{2, other.addr()}) }()
 	m = k.receive(typeOffer)
 	k.send(message{Type: typeAnswer, ID: m.ID, SDP: c.answerTo(m.SDP)})
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the move", func() bool { st := s.Stats(); return st.Ingress == 2 && st.Validated })
@@ -169,7 +171,7 @@ func TestWebSocketCarriesACall(t *testing.T) {
 
 	// Events, both ways.
 	k.raw(`{"type":"event","event":{"n":1}}`)
-	if e := <-events; e != `{"n":1}` {
+	if e := receive(t, "the event", events); e != `{"n":1}` {
 		t.Errorf("event %s", e)
 	}
 	if err := s.Notify(map[string]int{"n": 2}); err != nil {
@@ -223,7 +225,7 @@ func TestWebSocketGlare(t *testing.T) {
 		t.Errorf("an answer to the void offer: %s", m.encode())
 	}
 	k.send(message{Type: typeAnswer, ID: m.ID, SDP: answer})
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 
@@ -233,7 +235,7 @@ func TestWebSocketGlare(t *testing.T) {
 	k.receive(typeOffer)
 	k.send(message{Type: typeOffer, ID: 3, SDP: mine})
 	c.answer(k.receive(typeAnswer).SDP)
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 	ch.echo(t, "after")
@@ -249,7 +251,7 @@ func TestWebSocketGlare(t *testing.T) {
 		t.Error("the void offer is sent again under its old id")
 	}
 	k.send(message{Type: typeAnswer, ID: m.ID, SDP: c.answerTo(m.SDP)})
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 
@@ -257,14 +259,14 @@ func TestWebSocketGlare(t *testing.T) {
 	go func() { result <- s.RestartICE(ctx) }()
 	m = k.receive(typeOffer)
 	k.send(message{Type: typeRefuse, ID: m.ID, Reason: "no\nway"})
-	if err := <-result; !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "no way") {
+	if err := receive(t, "the result", result); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "no way") {
 		t.Errorf("refused: %v", err)
 	}
 	// A bad answer is told to both sides.
 	go func() { result <- s.RestartICE(ctx) }()
 	m = k.receive(typeOffer)
 	k.send(message{Type: typeAnswer, ID: m.ID, SDP: "v=1"})
-	if err := <-result; !errors.Is(err, ErrNotSDP) {
+	if err := receive(t, "the result", result); !errors.Is(err, ErrNotSDP) {
 		t.Errorf("a bad answer: %v", err)
 	}
 	if m := k.receive(typeError); m.Problem.Type != problemBase+"bad-offer" {
@@ -294,7 +296,7 @@ func TestWebSocketJoinsItsCall(t *testing.T) {
 		t.Errorf("another offer: %d, %d", lost.ID, again.ID)
 	}
 	k.send(message{Type: typeAnswer, ID: again.ID, SDP: answer})
-	if err := <-result; err != nil {
+	if err := receive(t, "the result", result); err != nil {
 		t.Fatal(err)
 	}
 	ch.echo(t, "after")
@@ -497,10 +499,88 @@ func TestDrainSaysWhy(t *testing.T) {
 		t.Errorf("%s", m.Data)
 	}
 	wait(t, "DTLS to be closed", dtls)
-	if err := <-shut; !errors.Is(err, context.DeadlineExceeded) {
+	if err := receive(t, "Shutdown", shut); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Shutdown: %v", err)
 	}
 	if n := host.Stats().Ended[ReasonDrained]; n != 3 {
 		t.Errorf("%d sessions drained", n)
 	}
+}
+
+// A connection without a call ends after its time, whatever is sent over it:
+// there are not many places.
+func TestWebSocketWithoutAnOfferEnds(t *testing.T) {
+	host, _ := setup(t, nil)
+	h, err := NewHandler(host, SignallingConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.(*signalling).firstOffer = 200 * time.Millisecond
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	k := dial(t, server.URL)
+	busy := time.NewTicker(20 * time.Millisecond)
+	defer busy.Stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if code, reason := k.closed(); code != websocket.StatusPolicyViolation || reason != "no offer came" {
+			t.Errorf("ended with %d %q", code, reason)
+		}
+	}()
+	for {
+		select {
+		case <-ended:
+			eventually(t, "the place to be free", func() bool { return host.Stats().Sockets == 0 })
+			return
+		case <-busy.C:
+			_ = k.conn.Write(patient(t), websocket.MessageText, []byte(`{"type":"candidate"}`)) // it may have ended
+		}
+	}
+}
+
+// A panic of the application's leaves no connection behind that the server has
+// let go of.
+func TestWebSocketPanicClosesTheConnection(t *testing.T) {
+	host, _ := setup(t, func(c *Config) { c.SelectIngresses = func(*http.Request) []Ingress { panic("boom") } })
+	h, err := NewHandler(host, SignallingConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(h)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	t.Cleanup(server.Close)
+	k := dial(t, server.URL)
+	k.send(message{Type: typeOffer, ID: 1, SDP: browserOffer()})
+	if code, reason := k.closed(); code != -1 {
+		t.Errorf("ended with %d %q", code, reason)
+	}
+	eventually(t, "the place to be free", func() bool { return host.Stats().Sockets == 0 })
+}
+
+// A callback that does not return keeps neither the session nor the Host from
+// its end for long.
+func TestCloseDespiteABlockedOnEvent(t *testing.T) {
+	t.Parallel() // it takes teardownLimit
+	host, _ := setup(t, nil)
+	entered, release := make(chan struct{}), make(chan struct{})
+	server := serve(t, host, SignallingConfig{OnEvent: func(*Session, json.RawMessage) {
+		close(entered)
+		<-release
+	}})
+	t.Cleanup(func() { close(release) }) // before the server is closed, which waits for it
+	c := newClient(t, nil)
+	c.channel()
+	k, _, _ := c.callOver(server.URL+"/whip", host)
+	k.raw(`{"type":"event","event":1}`)
+	wait(t, "the event", entered)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		if err := host.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	wait(t, "Close", closed)
 }

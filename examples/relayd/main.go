@@ -24,6 +24,14 @@ import (
 
 func main() { cli.Main("relayd", run) }
 
+// flagOf has the flags that fields of relay.Config come from.
+var flagOf = map[string]string{
+	"Ingresses": "listen", "Trunk": "trunk", "Workers": "workers", "Peers": "peer",
+	"TrunkKeys": "trunk-keys", "AllowUpstream": "allow-upstream",
+	"AllowClusters": "allow-cluster", "AllowEdges": "allow-edge", "EdgeKeys": "edge-keys",
+	"IdleTimeout": "idle", "MaxBatchDelay": "max-batch-delay", "StoreTTL": "store-ttl",
+}
+
 func run(ctx context.Context, args []string) error {
 	flags := cli.NewFlags("relayd", "-listen ADDR -trunk ADDR -keys FILE -allow-upstream PREFIX [flags]")
 	var listen cli.Ingresses
@@ -104,7 +112,7 @@ func run(ctx context.Context, args []string) error {
 		_ = s.File.Close() // the server has duplicates
 	}
 	if err != nil {
-		return err
+		return cli.NameFlag(err, flagOf)
 	}
 	defer func() { _ = server.Close() }()
 	listenWeb := cli.Listen

@@ -26,6 +26,12 @@ import (
 
 func main() { cli.Main("transceiverd", run) }
 
+// flagOf has the flags that fields of transceiver.Config come from.
+var flagOf = map[string]string{
+	"Ingresses": "ingress", "Listen": "trunk", "TrunkKeys": "trunk-keys", "AllowRelays": "allow-relay",
+	"AllowEdges": "allow-edge", "EdgeKeys": "edge-keys", "ConsentTimeout": "consent",
+}
+
 func run(ctx context.Context, args []string) error {
 	flags := cli.NewFlags("transceiverd", "-trunk ADDR -ingress ADDR -allow-relay PREFIX -keys FILE [flags]")
 	var ingresses cli.Ingresses
@@ -53,6 +59,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if *cluster > 4095 {
 		return fmt.Errorf("-cluster: %d is outside 0 to 4095", *cluster)
+	}
+	if a := netip.AddrPort(trunk).Addr(); a.IsValid() && (a.IsUnspecified() || !a.Unmap().Is4()) {
+		return fmt.Errorf("-trunk: relays cannot be led to %v: give the IPv4 address of an interface", a)
 	}
 	if *app != "echo" && *app != "meter" {
 		return fmt.Errorf("-app: %q is neither echo nor meter", *app)
@@ -112,7 +121,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	host, err := transceiver.NewHost(config)
 	if err != nil {
-		return err
+		return cli.NameFlag(err, flagOf)
 	}
 	site := &web.Site{Codec: config.Codec, TrustedProxies: proxies}
 	defer site.Close()

@@ -8,6 +8,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -15,6 +16,12 @@ import (
 	"github.com/usher-rtc/usher/examples/internal/cli"
 	"github.com/usher-rtc/usher/ufrag"
 )
+
+const usage = `usage: ufragctl keygen [-id A] > keys.txt
+       ufragctl mint -keys FILE -cluster N -host IP:PORT
+       ufragctl decode -keys FILE UFRAG|USERNAME|-
+Each lists its flags with -help.
+`
 
 func main() { cli.Main("ufragctl", run) }
 
@@ -29,6 +36,9 @@ func run(_ context.Context, args []string) error {
 		return mint(args[1:])
 	case "decode":
 		return decode(args[1:])
+	case "-h", "-help", "--help", "help":
+		fmt.Fprint(os.Stderr, usage)
+		return flag.ErrHelp
 	}
 	return fmt.Errorf("%q is not one of keygen, mint and decode", args[0])
 }

@@ -26,8 +26,6 @@ const (
 	shortestSpeech = 200 * time.Millisecond
 	// progress is how often the page hears of a turn that goes on.
 	progress = 200 * time.Millisecond
-	// chunk is how much of an answer is written at once.
-	chunk = 200 * time.Millisecond
 )
 
 // event is what goes over the data channel. The page sends "respond", which
@@ -71,14 +69,13 @@ type conversation struct {
 	spoke  time.Time     // when that came
 	told   time.Duration // of speech, to the page
 
-	answer *answer // the newest one
+	answer answer // the newest one
 }
 
 // answer is one that is being spoken.
 type answer struct {
-	cancel   context.CancelFunc
-	done     chan struct{} // closed when it is spoken no more
-	complete bool          // then: the client was sent all of it
+	*bridge.Utterance
+	done chan struct{} // closed when it is spoken no more
 }
 
 // converse serves one connection. It is a bridge.HandlerConfig.Serve.
@@ -211,35 +208,28 @@ func (c *conversation) turnEnded(ctx context.Context) error {
 	return c.speak(ctx, ev, sound)
 }
 
-// speak begins an answer. All of it is written at once; the transceiver paces it.
+// speak begins an answer, or goes on with what a lost service had written, which
+// is an answer without sound of ours. The transceiver paces it.
 func (c *conversation) speak(ctx context.Context, began event, sound []byte) error {
 	if err := c.say(ctx, began); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	a := &answer{cancel: cancel, done: make(chan struct{})}
+	a := answer{Utterance: c.call.Say(), done: make(chan struct{})}
 	c.answer = a
 	c.tasks.Go(func() {
 		defer close(a.done)
-		defer cancel()
-		for len(sound) > 0 {
-			n := min(len(sound), pcmBytes(chunk))
-			if ctx.Err() != nil || c.call.Write(ctx, sound[:n]) != nil {
-				return // interrupted, or the call has ended
-			}
-			sound = sound[n:]
+		if len(sound) > 0 && a.Write(ctx, sound) != nil {
+			return // stopped, or the call has ended
 		}
-		if c.call.Wait(ctx) != nil {
-			return
+		if _, err := a.Wait(ctx); err == nil {
+			_ = c.say(ctx, event{Type: "answer_ended", PlayedMS: began.LengthMS})
 		}
-		a.complete = true
-		_ = c.say(ctx, event{Type: "answer_ended", PlayedMS: began.LengthMS})
 	})
 	return nil
 }
 
 func (c *conversation) answering() bool {
-	if c.answer == nil {
+	if c.answer.Utterance == nil {
 		return false
 	}
 	select {
@@ -250,21 +240,19 @@ func (c *conversation) answering() bool {
 	}
 }
 
-// stop cuts an answer off: the user speaks. Nothing more of it is written when
-// Interrupt drops what was.
+// stop cuts an answer off: the user speaks.
 func (c *conversation) stop(ctx context.Context) error {
 	if !c.answering() {
 		return nil
 	}
-	c.answer.cancel()
-	<-c.answer.done
-	if c.answer.complete {
-		return nil
-	}
 	began := time.Now()
-	cut, err := c.call.Interrupt(ctx)
+	cut, err := c.answer.Stop(ctx)
 	if err != nil {
 		return err
+	}
+	<-c.answer.done
+	if cut.Dropped == 0 {
+		return nil // it was played to its end meanwhile
 	}
 	return c.say(ctx, event{
 		Type: "interrupted", PlayedMS: millis(cut.Played), DroppedMS: millis(cut.Dropped), StopMS: millis(time.Since(began)),

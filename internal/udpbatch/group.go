@@ -13,10 +13,6 @@ type GroupConfig struct {
 	// Batch is the largest number of datagrams read by one system call and
 	// given to one HandleBatch: 1 to 1024, default 64.
 	Batch int
-	// SlotSize is the memory in bytes that is kept ready for each datagram of a batch:
-	// 64 to 65535, default 2048. A larger datagram, or a GRO run, is received
-	// whole into a side area, at the price of a copy of SlotSize bytes.
-	SlotSize int
 	// Interval is the least time between two reads of a busy loop: what arrives
 	// meanwhile is read, handled and written together. A datagram that comes
 	// alone, later than Interval after the last, is read at once, and a full batch
@@ -34,10 +30,8 @@ type GroupConfig struct {
 }
 
 const (
-	defaultBatch = 64   // the gain ends between 32 and 64; see BenchmarkEcho
-	maxBatch     = 1024 // UIO_MAXIOV, the most that recvmmsg takes
-	defaultSlot  = 2048 // a full Ethernet frame, and room to spare
-	minSlot      = 64
+	defaultBatch = 64                    // the gain ends between 32 and 64; see BenchmarkEcho
+	maxBatch     = 1024                  // UIO_MAXIOV, the most that recvmmsg takes
 	maxInterval  = 10 * time.Millisecond // more is not batching but an outage
 )
 
@@ -45,17 +39,11 @@ func (cfg *GroupConfig) setDefaults() error {
 	if cfg.Batch == 0 {
 		cfg.Batch = defaultBatch
 	}
-	if cfg.SlotSize == 0 {
-		cfg.SlotSize = defaultSlot
-	}
 	if cfg.Batch < 1 || cfg.Batch > maxBatch {
 		return config.Errorf("Batch", "must be 1 to %d, is %d", maxBatch, cfg.Batch)
 	}
 	if cfg.Interval < 0 || cfg.Interval > maxInterval {
 		return config.Errorf("Interval", "must be 0 to %v, is %v", maxInterval, cfg.Interval)
-	}
-	if cfg.SlotSize < minSlot || cfg.SlotSize > MaxDatagram {
-		return config.Errorf("SlotSize", "must be %d to %d, is %d", minSlot, MaxDatagram, cfg.SlotSize)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ const wakeIndex = -1 // stands for the eventfd among the events
 
 func newEpollServer(conns []*Conn, cfg GroupConfig) (_ *epollServer, err error) {
 	s := &epollServer{
-		in:       newReceiver(cfg.Batch, cfg.SlotSize),
+		in:       newReceiver(cfg.Batch),
 		events:   make([]unix.EpollEvent, len(conns)+1),
 		interval: cfg.Interval,
 		epfd:     -1,

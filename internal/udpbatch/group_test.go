@@ -58,7 +58,7 @@ func TestEchoKeepsContentOrderAndAddresses(t *testing.T) {
 	}
 }
 
-// A datagram longer than a slot must not be cut, also when several are in one batch.
+// No datagram is cut or runs into its neighbour, also when several are in one batch.
 func TestNoDatagramIsCut(t *testing.T) {
 	batches := [][]int{
 		{0, 1, 63, 64, 65},
@@ -68,34 +68,32 @@ func TestNoDatagramIsCut(t *testing.T) {
 		{65507, 20, 3000, 65507, 2048},
 	}
 	eachPath(t, func(t *testing.T, p path) {
-		for _, slot := range []int{64, 2048, MaxDatagram} {
-			c, u := p.open(t, "127.0.0.1:0"), client(t, "127.0.0.1:0")
-			h := newCollector()
-			for _, sizes := range batches {
-				// All are in the queue before the first is read.
-				for _, n := range sizes {
-					if _, err := u.WriteToUDPAddrPort(pattern(n), c.LocalAddr()); err != nil {
-						t.Fatal(err)
-					}
-				}
-				g, err := NewGroup([]*Conn{c}, GroupConfig{SlotSize: slot})
-				if err != nil {
+		c, u := p.open(t, "127.0.0.1:0"), client(t, "127.0.0.1:0")
+		h := newCollector()
+		for _, sizes := range batches {
+			// All are in the queue before the first is read.
+			for _, n := range sizes {
+				if _, err := u.WriteToUDPAddrPort(pattern(n), c.LocalAddr()); err != nil {
 					t.Fatal(err)
 				}
-				ended := make(chan error, 1)
-				go func() { ended <- g.Serve(h) }()
-				for _, n := range sizes {
-					got := h.next(t)
-					if got.Truncated || !bytes.Equal(got.Data, pattern(n)) {
-						t.Errorf("slot %d: datagram of %d bytes arrived as %d bytes (truncated: %v)", slot, n, len(got.Data), got.Truncated)
-					}
+			}
+			g, err := NewGroup([]*Conn{c}, GroupConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- g.Serve(h) }()
+			for _, n := range sizes {
+				got := h.next(t)
+				if got.Truncated || !bytes.Equal(got.Data, pattern(n)) {
+					t.Errorf("datagram of %d bytes arrived as %d bytes (truncated: %v)", n, len(got.Data), got.Truncated)
 				}
-				g.Stop()
-				<-ended
 			}
-			if n := c.Stats().Truncated; n != 0 {
-				t.Errorf("%d counted as truncated", n)
-			}
+			g.Stop()
+			<-ended
+		}
+		if n := c.Stats().Truncated; n != 0 {
+			t.Errorf("%d counted as truncated", n)
 		}
 	})
 }
@@ -335,8 +333,6 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 			{"Batch", []*Conn{c}, GroupConfig{Batch: 1025}},
 			{"Interval", []*Conn{c}, GroupConfig{Interval: -1}},
 			{"Interval", []*Conn{c}, GroupConfig{Interval: maxInterval + 1}},
-			{"SlotSize", []*Conn{c}, GroupConfig{SlotSize: 63}},
-			{"SlotSize", []*Conn{c}, GroupConfig{SlotSize: MaxDatagram + 1}},
 		} {
 			_, err := NewGroup(tc.conns, tc.cfg)
 			wantField(t, err, tc.field)

@@ -6,52 +6,46 @@ import (
 
 // receiver is the receive memory of a Group.
 //
-// Each entry of a batch has a slot, the slots lie close together so that they
-// stay in the processor's cache, and behind it a side area that the kernel
-// fills only for what is longer. Slot and side area of one entry:
-//
-//	slots:  | … | slot i: slotSize bytes | …
-//	sides:  | … | head: slotSize bytes | tail: MaxDatagram+1-slotSize bytes | …
-//
-// The kernel writes a long datagram to the slot and the tail; then the slot is
-// copied into the head and the datagram is in one piece. Side areas are never
-// touched until they are needed, so the system has no memory behind them.
+// Each entry of a batch has a slot that holds the largest datagram. Most are small:
+// the system has no memory behind the pages of a slot that nothing was written to.
+// One slot for all, and not a small one with an overflow, because the kernel takes a
+// shorter way where a datagram has one buffer.
 type receiver struct {
-	slotSize int
-	slots    []byte
-	sides    []byte
-	hdrs     []mmsghdr
-	iovs     []unix.Iovec
-	names    []sockaddr
-	ctrls    []ctrlBuf
-	pkts     []Packet
-	zones    zoneTable
+	slots []byte
+	hdrs  []mmsghdr
+	iovs  []unix.Iovec
+	names []sockaddr
+	ctrls []ctrlBuf
+	pkts  []Packet
+	zones zoneTable
 }
 
-// sideSize holds every UDP payload, and every GRO run, which is no longer.
-const sideSize = MaxDatagram + 1
+const (
+	// slotSize holds every UDP payload, and every GRO run, which is no longer.
+	slotSize = MaxDatagram + 1
+	// slotStride is the distance between slots. The beginnings of datagrams must not
+	// be a power of two apart: they would have the same few lines of the processor's
+	// cache to themselves.
+	slotStride = slotSize + 3*64
+)
 
-func newReceiver(batch, slotSize int) *receiver {
+func newReceiver(batch int) *receiver {
 	r := &receiver{
-		slotSize: slotSize,
-		slots:    make([]byte, batch*slotSize),
-		sides:    make([]byte, batch*sideSize),
-		hdrs:     make([]mmsghdr, batch),
-		iovs:     make([]unix.Iovec, 2*batch),
-		names:    make([]sockaddr, batch),
-		ctrls:    make([]ctrlBuf, batch),
-		pkts:     make([]Packet, 0, batch),
+		slots: make([]byte, batch*slotStride),
+		hdrs:  make([]mmsghdr, batch),
+		iovs:  make([]unix.Iovec, batch),
+		names: make([]sockaddr, batch),
+		ctrls: make([]ctrlBuf, batch),
+		pkts:  make([]Packet, 0, batch),
 	}
 	for i := range r.hdrs {
-		slot, tail := &r.iovs[2*i], &r.iovs[2*i+1]
-		slot.Base = &r.slots[i*slotSize]
-		slot.SetLen(slotSize)
-		tail.Base = &r.sides[i*sideSize+slotSize]
-		tail.SetLen(sideSize - slotSize)
+		iov := &r.iovs[i]
+		iov.Base = &r.slots[i*slotStride]
+		iov.SetLen(slotSize)
 		h := &r.hdrs[i].hdr
 		h.Name = (*byte)(ptr(&r.names[i]))
-		h.Iov = slot
-		h.SetIovlen(2)
+		h.Iov = iov
+		h.SetIovlen(1)
 		h.Control = (*byte)(ptr(&r.ctrls[i]))
 		r.reset(i)
 	}
@@ -98,25 +92,25 @@ func (r *receiver) deliver(c *mmsgConn, index, n int, h Handler) {
 		if ctl.hasDrop {
 			c.drops.Store(ctl.drops)
 		}
-		p := Packet{
-			From:      getSockaddr(&r.names[i], &r.zones),
-			Local:     ctl.local,
-			TOS:       ctl.tos,
-			Truncated: hdr.Flags&unix.MSG_TRUNC != 0,
-		}
-		if p.Truncated {
+		from := getSockaddr(&r.names[i], &r.zones)
+		cut := hdr.Flags&unix.MSG_TRUNC != 0
+		if cut {
 			truncated++
 		}
-		data := r.data(i, int(r.hdrs[i].n))
+		data := r.slots[i*slotStride:][:r.hdrs[i].n]
+		data = data[:len(data):len(data)]
 		r.reset(i)
 		size += len(data)
 		for {
-			p.Data = data
+			d := data
 			if ctl.segment > 0 && len(data) > ctl.segment {
-				p.Data = data[:ctl.segment:ctl.segment]
+				d = data[:ctl.segment:ctl.segment]
 			}
-			data = data[len(p.Data):]
-			r.pkts = append(r.pkts, p)
+			data = data[len(d):]
+			// Written where it stays: a copy would have to wait for its fields.
+			r.pkts = r.pkts[:len(r.pkts)+1]
+			p := &r.pkts[len(r.pkts)-1]
+			p.Data, p.From, p.Local, p.TOS, p.Truncated = d, from, ctl.local, ctl.tos, cut
 			datagrams++
 			if len(r.pkts) == cap(r.pkts) {
 				h.HandleBatch(index, r.pkts)
@@ -135,15 +129,4 @@ func (r *receiver) deliver(c *mmsgConn, index, n int, h Handler) {
 	if len(r.pkts) > 0 {
 		h.HandleBatch(index, r.pkts)
 	}
-}
-
-// data returns the n bytes of an entry in one piece.
-func (r *receiver) data(i, n int) []byte {
-	slot := r.slots[i*r.slotSize:][:r.slotSize]
-	if n <= len(slot) {
-		return slot[:n:n]
-	}
-	side := r.sides[i*sideSize:][:sideSize]
-	copy(side, slot)
-	return side[:n:n]
 }

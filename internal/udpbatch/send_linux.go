@@ -181,7 +181,8 @@ func (c *mmsgConn) join(ms []Message, e *entry, iovs []unix.Iovec, size int) (us
 	}
 	m := &ms[e.first]
 	total, whole := size, true
-	for _, o := range ms[e.first+1:] {
+	for i := e.first + 1; i < len(ms); i++ {
+		o := &ms[i]
 		if !whole || e.count == maxSegments || o.To != m.To || o.TOS != m.TOS || o.Local != m.Local {
 			break
 		}

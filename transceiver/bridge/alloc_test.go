@@ -21,11 +21,12 @@ func (q quietAudio) Stats() transceiver.AudioStats {
 func allocPair(t testing.TB) (*rig, chan struct{}) {
 	got := make(chan struct{}, 1)
 	url := serve(t, HandlerConfig{Serve: func(ctx context.Context, c *Call) error {
+		speech := c.Say()
 		for f, err := range c.Frames(ctx) {
 			if err != nil {
 				return err
 			}
-			if err := c.Write(ctx, f.Payload); err != nil {
+			if err := speech.Write(ctx, f.Payload); err != nil {
 				return err
 			}
 		}

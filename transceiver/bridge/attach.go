@@ -51,6 +51,7 @@ type Bridge struct {
 
 	ctx    context.Context
 	cancel context.CancelFunc
+	taken  atomic.Bool // somebody sees to the end
 	done   chan struct{}
 
 	link    atomic.Pointer[link] // the connection that is ready, or nil
@@ -63,6 +64,10 @@ type Bridge struct {
 	err         error
 	connections int
 	up          chan struct{} // closed while a connection is ready
+	changes     []Change      // that OnState has not had
+	changed     chan struct{} // there is one
+	telling     atomic.Bool   // somebody calls OnState
+	told        chan struct{} // closed when OnState has had the last one
 	openAudio   *transceiver.Audio
 	openEvents  *transceiver.Events
 
@@ -77,10 +82,11 @@ type Bridge struct {
 // events, connects when the client has, and passes everything on until the
 // session ends. Call it in transceiver.Config.OnSession or Prepare, and neither
 // read nor write the session's audio besides. It returns a *ConfigError, or
-// what Session.OpenAudio and OpenEvents return. It costs three goroutines.
+// what Session.OpenAudio and OpenEvents return. It costs three goroutines, and
+// one more with OnState.
 func Attach(s *transceiver.Session, cfg Config) (*Bridge, error) {
 	if err := cfg.validate(); err != nil {
-		return nil, err
+		return nil, config.In("bridge.Config", err)
 	}
 	if n := len(s.Metadata()); n > maxMetadata {
 		return nil, config.Errorf("Metadata", "of the session has %d bytes, a service takes at most %d", n, maxMetadata)
@@ -120,7 +126,7 @@ func Attach(s *transceiver.Session, cfg Config) (*Bridge, error) {
 func newBridge(cfg Config, s sessionPort, audio audioPort, events eventPort, pick func(context.Context, int) (Target, error)) *Bridge {
 	b := &Bridge{
 		cfg: cfg, pick: pick, session: s, audio: audio, events: events,
-		token: rand.Text(), done: make(chan struct{}), up: make(chan struct{}),
+		token: rand.Text(), done: make(chan struct{}), up: make(chan struct{}), changed: make(chan struct{}, 1), told: make(chan struct{}),
 	}
 	b.ctx, b.cancel = context.WithCancel(s.ctx)
 	b.playout.init(b)
@@ -129,7 +135,16 @@ func newBridge(cfg Config, s sessionPort, audio audioPort, events eventPort, pic
 }
 
 func (b *Bridge) begin() {
+	// A session that has ended meanwhile runs nothing any more.
+	context.AfterFunc(b.session.ctx, func() {
+		if b.taken.CompareAndSwap(false, true) {
+			b.finish(b.over())
+		}
+	})
 	b.session.run(func(context.Context) { b.run() })
+	if b.cfg.OnState != nil {
+		b.session.run(func(context.Context) { b.tellChanges() })
+	}
 	b.session.run(func(context.Context) { b.pumpAudio() })
 	b.session.run(func(context.Context) { b.pumpEvents() })
 }
@@ -188,16 +203,49 @@ func (b *Bridge) change(c Change) {
 	b.mu.Lock()
 	b.state = c.State
 	c.Connection = b.connections
+	if len(b.changes) == maxChanges {
+		b.changes = append(b.changes[:0], b.changes[1:]...)
+	}
+	b.changes = append(b.changes, c)
 	b.mu.Unlock()
-	if b.cfg.OnState != nil {
-		b.cfg.OnState(b, c)
+	wake(b.changed)
+}
+
+// tellChanges calls OnState until the bridge has ended, if nobody does so yet.
+func (b *Bridge) tellChanges() {
+	if !b.telling.CompareAndSwap(false, true) {
+		return
+	}
+	defer close(b.told)
+	for {
+		<-b.changed
+		for {
+			b.mu.Lock()
+			if len(b.changes) == 0 {
+				b.mu.Unlock()
+				break
+			}
+			c := b.changes[0]
+			b.changes = append(b.changes[:0], b.changes[1:]...)
+			b.mu.Unlock()
+			b.cfg.OnState(b, c)
+			if c.State == StateEnded {
+				return
+			}
+		}
 	}
 }
 
 // run keeps a connection to a service until the session is over.
 func (b *Bridge) run() {
+	if b.taken.CompareAndSwap(false, true) {
+		b.finish(b.keepConnected())
+	}
+}
+
+// finish is the end of the bridge, for a reason.
+func (b *Bridge) finish(err error) {
 	defer close(b.done)
-	err := b.keepConnected()
 	b.cancel()
 	b.playout.stop()
 	b.mu.Lock()
@@ -205,6 +253,15 @@ func (b *Bridge) run() {
 	keep := b.cfg.KeepSession
 	b.mu.Unlock()
 	b.change(Change{State: StateEnded, Err: err})
+	if b.cfg.OnState != nil {
+		go b.tellChanges() // a session that has ended runs nothing any more
+		limit := time.NewTimer(lastWord)
+		defer limit.Stop()
+		select {
+		case <-b.told:
+		case <-limit.C:
+		}
+	}
 	if !keep {
 		b.session.close() // does nothing if it has ended
 	}
@@ -332,7 +389,10 @@ func (b *Bridge) detachLink(l *link) {
 	b.mu.Unlock()
 	b.link.Store(nil)
 	b.playout.detach()
+	// A pump may still be writing, to a service that does not read.
+	limit := time.AfterFunc(closeLimit, func() { _ = l.sock.raw.Close() })
 	b.gap.mu.Lock()
+	limit.Stop()
 	defer b.gap.mu.Unlock()
 	frames, events := l.unconfirmed()
 	b.framesUnconfirmed.Add(frames)

@@ -10,14 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/usher-rtc/usher/internal/opus"
 	"github.com/usher-rtc/usher/transceiver"
 )
 
-// Call is a session in the hands of a service, over one connection. Its
-// methods are those of transceiver.Audio, so that the same code runs in the
-// transceiver and in a service. All of them are safe for concurrent use, but
-// Next and Frames are for one goroutine at a time.
+// Call is a session in the hands of a service, over one connection. Next and
+// Frames are what the client says, as with transceiver.Audio, Say is what the
+// client hears, Events is its data channel. All methods are safe for concurrent
+// use, but Next and Frames are for one goroutine at a time.
 type Call struct {
 	cfg     *HandlerConfig
 	sock    *socket
@@ -33,22 +32,27 @@ type Call struct {
 	in   frameQueue
 	more chan struct{} // a frame is there
 
-	turn    chan struct{} // one at a time: an interruption overtakes no audio
-	room    chan struct{} // closed and replaced when there may be room to write
-	written time.Duration
-	taken   time.Duration // of it, as the transceiver says
-	queued  time.Duration
-	cuts    uint64
-	nextID  uint64
-	replies map[uint64]chan fromTransceiver
-	missed  func(Missed)
-	drops   func(what, reason string, count uint64)
+	turn     chan struct{} // one at a time: an interruption overtakes no audio
+	room     chan struct{} // closed and replaced when something has changed for writers
+	written  time.Duration
+	taken    time.Duration // of it, as the transceiver says
+	queued   time.Duration
+	done     time.Duration // of it, played or dropped for all that is known
+	current  *Utterance    // the newest one
+	era      *era          // of the newest one
+	stopping int           // interruptions that are not sent yet
+	nextID   uint64
+	marks    map[uint64]chan bool // take whether an interruption dropped the audio
+	cuts     map[uint64]*era
+	missed   func(Missed)
+	drops    func(what, reason string, count uint64)
 }
 
 func newCall(cfg *HandlerConfig) *Call {
 	c := &Call{
 		cfg: cfg, over: make(chan struct{}), more: make(chan struct{}, 1),
-		turn: make(chan struct{}, 1), room: make(chan struct{}), replies: make(map[uint64]chan fromTransceiver),
+		turn: make(chan struct{}, 1), room: make(chan struct{}), era: newEra(),
+		marks: make(map[uint64]chan bool), cuts: make(map[uint64]*era),
 	}
 	c.in.limit = cfg.ReceiveQueue
 	c.events.init(c)
@@ -134,6 +138,10 @@ func (c *Call) handshake() error {
 		return violation("this service needs the codec %s", c.cfg.Codec)
 	}
 	c.rate, _ = pcmRate(c.cfg.Codec)
+	if r := c.start.Resume; r != nil {
+		c.queued = fromMillis(r.QueuedMS) // it has its place in the window
+		c.done = -c.queued
+	}
 	return c.sock.writeJSON(&ready{Type: typeReady, Codec: c.cfg.Codec})
 }
 
@@ -148,6 +156,7 @@ func (c *Call) checkSilence() {
 		return
 	}
 	_ = c.sock.raw.Close() // the reader returns
+	c.end(ErrLost)         // from Events.push too
 }
 
 // readAll takes what comes until the connection ends.
@@ -196,13 +205,20 @@ func (c *Call) control(message []byte) error {
 	c.mu.Lock()
 	onMissed, onDropped := c.missed, c.drops
 	switch typ {
-	case typeInterrupted, typeMarked:
-		if reply := c.replies[m.ID]; reply != nil {
-			delete(c.replies, m.ID)
-			reply <- m // has room
+	case typeInterrupted:
+		if e := c.cuts[m.ID]; e != nil {
+			delete(c.cuts, m.ID)
+			e.head, e.dropped = fromMillis(m.PositionMS), fromMillis(m.DroppedMS)
+			close(e.over)
+		}
+	case typeMarked:
+		if reply := c.marks[m.ID]; reply != nil {
+			delete(c.marks, m.ID)
+			reply <- m.Interrupted // has room
 		}
 	case typePlayback:
 		c.taken, c.queued = fromMillis(m.TakenMS), fromMillis(m.QueuedMS)
+		c.done = max(c.done, c.taken-c.queued)
 		c.wakeWriters()
 	}
 	c.mu.Unlock()
@@ -293,34 +309,6 @@ func (c *Call) Frames(ctx context.Context) iter.Seq2[transceiver.Frame, error] {
 	}
 }
 
-// Write sends audio for the client: one Opus packet, or PCM of any whole number
-// of samples up to MaxPayload bytes. The transceiver paces it. Write blocks
-// while the transceiver's window is full, until ctx is done or the call ends;
-// an interruption ends the wait with transceiver.ErrInterrupted.
-func (c *Call) Write(ctx context.Context, audio []byte) error {
-	d, ok := time.Duration(0), false
-	if c.rate == 0 {
-		d, ok = opus.Duration(audio)
-		ok = ok && len(audio) <= opus.MaxFrame
-	} else {
-		d = pcmDuration(len(audio), c.rate)
-		ok = len(audio) > 0 && len(audio)%2 == 0 && len(audio) <= MaxPayload
-	}
-	if !ok {
-		return transceiver.ErrFrame
-	}
-	if err := c.take(ctx); err != nil {
-		return err
-	}
-	defer func() { <-c.turn }()
-	at, err := c.reserve(ctx, d)
-	if err != nil {
-		return err
-	}
-	h := Header{Kind: KindAudio, Time: at}
-	return c.sent(c.sock.writeFrame(&h, audio))
-}
-
 // take waits for the turn to write.
 func (c *Call) take(ctx context.Context) error {
 	select {
@@ -344,94 +332,10 @@ func (c *Call) sent(err error) error {
 	return ErrLost
 }
 
-// reserve waits for room in the window and returns where the audio begins.
-func (c *Call) reserve(ctx context.Context, d time.Duration) (at time.Duration, err error) {
-	window := fromMillis(c.start.WindowMS)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for cuts := c.cuts; ; {
-		ahead := c.written - c.taken + c.queued
-		switch {
-		case c.err != nil:
-			return 0, c.err
-		case cuts != c.cuts:
-			return 0, transceiver.ErrInterrupted
-		case ahead+d <= window || ahead <= 0:
-			at = c.written
-			c.written += d
-			return at, nil
-		}
-		room := c.room
-		c.mu.Unlock()
-		select {
-		case <-room:
-		case <-c.over:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		c.mu.Lock()
-		if err != nil {
-			return 0, err
-		}
-	}
-}
-
 // wakeWriters makes writers look again. The lock is held.
 func (c *Call) wakeWriters() {
 	close(c.room)
 	c.room = make(chan struct{})
-}
-
-// ask sends a message with an id and waits for its answer.
-func (c *Call) ask(ctx context.Context, kind string) (m fromTransceiver, err error) {
-	reply := make(chan fromTransceiver, 1)
-	c.mu.Lock()
-	if c.err != nil {
-		defer c.mu.Unlock()
-		return m, c.err
-	}
-	c.nextID++
-	id := c.nextID
-	c.replies[id] = reply
-	if kind == typeInterrupt {
-		c.cuts++
-		c.wakeWriters()
-	}
-	c.mu.Unlock()
-	if err := c.take(ctx); err != nil {
-		return m, err
-	}
-	err = c.sent(c.sock.writeJSON(&mark{Type: kind, ID: id}))
-	<-c.turn
-	if err != nil {
-		return m, err
-	}
-	select {
-	case m = <-reply:
-		return m, nil
-	case <-c.over:
-		return m, c.failure()
-	case <-ctx.Done():
-		c.mu.Lock()
-		delete(c.replies, id)
-		c.mu.Unlock()
-		return m, ctx.Err()
-	}
-}
-
-// Interrupt makes the transceiver drop everything that waits for the client and
-// tells how much was played and dropped: barge-in. It takes a round trip to the
-// transceiver.
-func (c *Call) Interrupt(ctx context.Context) (transceiver.Interrupted, error) {
-	m, err := c.ask(ctx, typeInterrupt)
-	return transceiver.Interrupted{Played: fromMillis(m.PlayedMS), Dropped: fromMillis(m.DroppedMS)}, err
-}
-
-// Wait returns when everything that was written before has been sent to the
-// client, or Interrupt has dropped it.
-func (c *Call) Wait(ctx context.Context) error {
-	_, err := c.ask(ctx, typeMark)
-	return err
 }
 
 // Hangup ends the session: the client is hung up on, unless the transceiver is

@@ -89,32 +89,33 @@ func TestCallAudio(t *testing.T) {
 		f.Lost != 3 || f.Level != 20 || !f.Voice || !f.HasLevel {
 		t.Errorf("%+v %v", f, err)
 	}
+	u := c.Say()
 	for range 50 { // fills the window
-		if err := c.Write(ctx, opusFrame(2)); err != nil {
+		if err := u.Write(ctx, opusFrame(2)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	full, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	if err := c.Write(full, opusFrame(3)); !errors.Is(err, context.DeadlineExceeded) {
+	if err := u.Write(full, opusFrame(3)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("beyond the window: %v", err)
 	}
 	r.audio.play(10)
-	if err := c.Write(ctx, opusFrame(3)); err != nil { // the transceiver says that there is room
+	if err := u.Write(ctx, opusFrame(3)); err != nil { // the transceiver says that there is room
 		t.Error(err)
 	}
-	// Interrupt ends a Write that waits, and the utterance.
+	// Stop ends a Write that waits.
 	eventually(t, "51 packets", func() bool { return len(r.audio.packets()) == 51 })
 	blocked := make(chan error, 1)
 	go func() {
 		var err error
 		for err == nil {
-			err = c.Write(ctx, opusFrame(4))
+			err = u.Write(ctx, opusFrame(4))
 		}
 		blocked <- err
 	}()
 	eventually(t, "the window to be full again", func() bool { return len(r.audio.packets()) == 60 })
-	cut, err := c.Interrupt(ctx)
+	cut, err := u.Stop(ctx)
 	if err != nil || cut.Played != 200*time.Millisecond || cut.Dropped != time.Second {
 		t.Errorf("%+v %v", cut, err)
 	}
@@ -122,16 +123,17 @@ func TestCallAudio(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// And then there is room again, also for a wait.
-	if err := c.Write(ctx, opusFrame(5)); err != nil {
+	u = c.Say()
+	if err := u.Write(ctx, opusFrame(5)); err != nil {
 		t.Error(err)
 	}
 	eventually(t, "the last packet", func() bool { return len(r.audio.packets()) == 61 })
 	r.audio.play(1)
-	if err := c.Wait(ctx); err != nil {
-		t.Error(err)
+	if played, err := u.Wait(ctx); err != nil || played != frameDuration {
+		t.Error(played, err)
 	}
 	for _, bad := range [][]byte{nil, {0x7b}, make([]byte, 2000)} {
-		if err := c.Write(ctx, bad); !errors.Is(err, transceiver.ErrFrame) {
+		if err := u.Write(ctx, bad); !errors.Is(err, transceiver.ErrFrame) {
 			t.Errorf("%d bytes: %v", len(bad), err)
 		}
 	}
@@ -182,7 +184,7 @@ func TestSlowCallLosesTheOldest(t *testing.T) {
 	r.events.in <- transceiver.Event{Data: []byte("after")} // in order behind the audio?
 	eventually(t, "all to be sent", func() bool { return r.b.Stats().FramesToService == 12 })
 	ctx := within(t)
-	if err := c.Wait(ctx); err != nil { // everything sent before has been read
+	if _, err := c.Say().Wait(ctx); err != nil { // everything sent before has been read
 		t.Fatal(err)
 	}
 	for i, want := range []byte{7, 8, 9, 10, 11} {
@@ -257,7 +259,8 @@ func TestHowACallEnds(t *testing.T) {
 		if _, err := c.Next(within(t)); !errors.As(err, &ended) || ended.Reason != "client closed" || !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%v", err)
 		}
-		for _, err := range []error{c.Write(within(t), opusFrame(1)), c.Wait(within(t)), c.Hangup("x")} {
+		_, waited := c.Say().Wait(within(t))
+		for _, err := range []error{c.Say().Write(within(t), opusFrame(1)), waited, c.Hangup("x")} {
 			if !errors.As(err, &ended) {
 				t.Errorf("%v", err)
 			}

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -66,8 +67,13 @@ type Config struct {
 	// KeepSession leaves the session alone when the bridge ends: when the
 	// service says so, or none could be reached. Otherwise it is closed.
 	KeepSession bool
-	// OnState is called with every change of the connection's state, in
-	// order, on a goroutine of the bridge. It must not block for long.
+	// OnState is called with the changes of the connection's state, one at a
+	// time and in order, on a goroutine of its own. It may block, on
+	// Events.Send for example, which waits for the client's data channel to
+	// open: the bridge goes on meanwhile. When it returns it gets the newest 16
+	// of the changes that it has missed. The end of the bridge waits up to 1 s
+	// for it, so that it can say a last word to the page before the session is
+	// closed.
 	OnState func(*Bridge, Change)
 	// Logger gets a line for each connection that was lost, at level Info. nil
 	// means slog.Default().
@@ -95,9 +101,17 @@ const (
 	// sendSlack is room in the session's queue beyond Window, so that a Write
 	// to it never blocks: a blocked one would hold up the interruption behind.
 	sendSlack = time.Second
+	// maxChanges is how many changes wait for OnState, and lastWord how long the
+	// end of a bridge waits for it.
+	maxChanges = 16
+	lastWord   = time.Second
 	// maxMetadata keeps `start` below MaxMessage.
 	maxMetadata = 48 << 10
 )
+
+// Validate returns what is wrong with the fields, as Attach would at the first
+// call: a *ConfigError, or nil. It is for a program's start.
+func (c Config) Validate() error { return config.In("bridge.Config", c.validate()) }
 
 func (c *Config) validate() error {
 	positive := func(field string, d *time.Duration, def time.Duration) error {
@@ -134,6 +148,12 @@ func (c *Config) validate() error {
 	case c.Events.MaxBytes > MaxPayload:
 		return config.Errorf("Events.MaxBytes", "%d is more than a message can carry, %d", c.Events.MaxBytes, MaxPayload)
 	}
+	if err := inPart("Audio", c.Audio.Validate()); err != nil {
+		return err
+	}
+	if err := inPart("Events", c.Events.Validate()); err != nil {
+		return err
+	}
 	if c.Events.MaxBytes == 0 {
 		c.Events.MaxBytes = MaxPayload
 	}
@@ -164,6 +184,15 @@ func (c *Config) validate() error {
 		c.Logger = slog.Default()
 	}
 	return nil
+}
+
+// inPart makes an error about a field of a part one about a field of the whole.
+func inPart(part string, err error) error {
+	var bad *ConfigError
+	if errors.As(err, &bad) {
+		bad.Field = part + "." + bad.Field
+	}
+	return err
 }
 
 func (t *Target) validate() error {

@@ -24,7 +24,10 @@ var (
 	// ErrGivenUp is wrapped by a Bridge's Err when no service could be reached
 	// for Config.GiveUpAfter.
 	ErrGivenUp = errors.New("bridge: no service could be reached")
-	// ErrRestart is for a service to return: it is about to stop, and another
+	// ErrSuperseded is what Utterance.Write returns once Call.Say has begun
+	// another utterance.
+	ErrSuperseded = errors.New("bridge: another utterance has begun")
+	// ErrRestart is what a Call returns once Service.Shutdown has ended it, and to return: it is about to stop, and another
 	// instance is to have the session. The transceiver connects again at once.
 	ErrRestart = errors.New("bridge: service restart")
 	// ErrLost is what a Call returns when its connection is gone without a

@@ -27,6 +27,7 @@ func Example_agent() {
 
 func agent(ctx context.Context, call *bridge.Call) error {
 	page := call.Events()     // the client's data channel
+	answer := call.Say()      // what the user hears
 	var turn [][]byte         // what the user has said
 	var silence time.Duration // since then
 	for frame, err := range call.Frames(ctx) {
@@ -35,7 +36,7 @@ func agent(ctx context.Context, call *bridge.Call) error {
 			return err // the call is over
 		case frame.HasLevel && frame.Level < 50: // louder than -50 dBov: speech
 			if len(turn) == 0 { // it may be a barge-in
-				cut, err := call.Interrupt(ctx)
+				cut, err := answer.Stop(ctx)
 				if err != nil {
 					return err
 				}
@@ -48,8 +49,9 @@ func agent(ctx context.Context, call *bridge.Call) error {
 				continue
 			}
 			page.SendJSON(ctx, map[string]any{"type": "answering", "frames": len(turn)})
+			answer = call.Say()
 			for _, packet := range turn { // at once: the transceiver paces it
-				if err := call.Write(ctx, packet); err != nil {
+				if err := answer.Write(ctx, packet); err != nil {
 					return err
 				}
 			}
@@ -130,11 +132,12 @@ func ExampleAttach() {
 // hand.
 func ExampleHandler() {
 	service := httptest.NewServer(bridge.Handler(func(ctx context.Context, call *bridge.Call) error {
+		speech := call.Say()
 		for frame, err := range call.Frames(ctx) {
 			if err != nil {
 				return err
 			}
-			if err := call.Write(ctx, frame.Payload); err != nil {
+			if err := speech.Write(ctx, frame.Payload); err != nil {
 				return err
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -91,7 +91,7 @@ func (c *HandlerConfig) validate() error {
 }
 
 // Handler is NewHandler with nothing but HandlerConfig.Serve.
-func Handler(serve func(context.Context, *Call) error) http.Handler {
+func Handler(serve func(context.Context, *Call) error) *Service {
 	h, err := NewHandler(HandlerConfig{Serve: serve})
 	if err != nil {
 		panic(err) // serve is nil: a fault of the program's
@@ -99,36 +99,101 @@ func Handler(serve func(context.Context, *Call) error) http.Handler {
 	return h
 }
 
-type handler struct {
-	cfg  HandlerConfig
-	live atomic.Int64
+// Service is the service's side of the bridge: an http.Handler whose requests
+// are calls. All methods are safe for concurrent use.
+type Service struct {
+	cfg HandlerConfig
+
+	mu     sync.Mutex
+	live   int            // requests
+	calls  map[*Call]bool // the ones of these that are connected
+	closed bool           // by Shutdown
+	idle   chan struct{}  // then: closed when no request is left
 }
 
 // NewHandler returns the service's side of the bridge. A bad configuration is
-// a *ConfigError. Calls end with their connections: to end them all, cancel
-// what Serve waits for, and return ErrRestart.
-func NewHandler(cfg HandlerConfig) (http.Handler, error) {
+// a *ConfigError.
+func NewHandler(cfg HandlerConfig) (*Service, error) {
 	if err := cfg.validate(); err != nil {
-		return nil, err
+		return nil, config.In("bridge.HandlerConfig", err)
 	}
-	return &handler{cfg: cfg}, nil
+	return &Service{cfg: cfg, calls: make(map[*Call]bool), idle: make(chan struct{})}, nil
+}
+
+// Shutdown ends all calls as a restart, so that their transceivers connect at
+// once to another instance, and refuses new ones with 503. What a call has
+// written is played on. Its methods return ErrRestart, and the context of its
+// HandlerConfig.Serve is cancelled. Shutdown returns when every Serve has, or
+// with ctx's error when that is done before.
+//
+// http.Server.Shutdown does not know about calls: call that one too, in either
+// order.
+func (h *Service) Shutdown(ctx context.Context) error {
+	h.mu.Lock()
+	if !h.closed {
+		h.closed = true
+		if h.live == 0 {
+			close(h.idle)
+		}
+	}
+	for c := range h.calls {
+		go c.restart() // the closing handshake takes up to closeLimit; the request waits for it
+	}
+	h.mu.Unlock()
+	select {
+	case <-h.idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// enter counts a request. It reports false if there is no room for it.
+func (h *Service) enter() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || h.live >= h.cfg.MaxCalls {
+		return false
+	}
+	h.live++
+	return true
+}
+
+func (h *Service) leave(c *Call) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.calls, c)
+	if h.live--; h.live == 0 && h.closed {
+		close(h.idle)
+	}
+}
+
+// connected makes Shutdown end a call, at once if it was called before.
+func (h *Service) connected(c *Call) {
+	h.mu.Lock()
+	h.calls[c] = true
+	closed := h.closed
+	h.mu.Unlock()
+	if closed {
+		c.restart()
+	}
 }
 
 // ServeHTTP implements http.Handler.
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.cfg.Authorize != nil {
 		if err := h.cfg.Authorize(r); err != nil {
 			http.Error(w, "unauthorized", http.StatusUnauthorized)
 			return
 		}
 	}
-	defer h.live.Add(-1)
-	if h.live.Add(1) > int64(h.cfg.MaxCalls) {
+	if !h.enter() {
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "full", http.StatusServiceUnavailable)
+		http.Error(w, "full, or about to stop", http.StatusServiceUnavailable)
 		return
 	}
 	c := newCall(&h.cfg)
+	defer h.leave(c)
 	var err error
 	if c.sock, err = accept(w, r, h.cfg.AllowedOrigins, c.heard); err != nil {
 		h.cfg.Logger.Info("a connection was refused", "err", err)
@@ -139,6 +204,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	c.silence = time.AfterFunc(h.cfg.SilenceTimeout, c.checkSilence)
 	defer c.silence.Stop()
+	h.connected(c)
 	if err := c.handshake(); err != nil {
 		h.cfg.Logger.Info("a connection was refused", "err", err)
 		c.hangUp(err)
@@ -159,7 +225,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve calls the application.
-func (h *handler) serve(ctx context.Context, c *Call) (err error) {
+func (h *Service) serve(ctx context.Context, c *Call) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			h.cfg.Logger.Error("panic in a call", "session", c.Session(), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
@@ -169,6 +235,12 @@ func (h *handler) serve(ctx context.Context, c *Call) (err error) {
 	return h.cfg.Serve(ctx, c)
 }
 
+// restart ends the call for Shutdown.
+func (c *Call) restart() {
+	c.end(ErrRestart)
+	c.hangUp(ErrRestart)
+}
+
 // hangUp ends the connection in the way that err asks for, if it has not ended
 // already.
 func (c *Call) hangUp(err error) {
@@ -176,6 +248,8 @@ func (c *Call) hangUp(err error) {
 	switch {
 	case errors.Is(err, ErrProtocol), errors.Is(err, ErrVersion):
 		code, reason = websocket.StatusProtocolError, closeReason(err)
+	case errors.Is(c.failure(), ErrRestart): // by Shutdown
+		code, reason = websocket.StatusServiceRestart, "restart"
 	case c.failure() != nil: // it is over
 		code, reason = websocket.StatusNormalClosure, ""
 	case err == nil:

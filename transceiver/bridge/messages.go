@@ -47,7 +47,7 @@ type Resume struct {
 	// After says why it ended.
 	After string `json:"after"`
 	// QueuedMS is how much audio of the connection before is still queued for
-	// the client and is played on. Interrupt drops it.
+	// the client and is played on. An Utterance without a Write stands for it.
 	QueuedMS float64 `json:"queued_ms"`
 	// PositionMS is how far the client was sent the service's stream, in the
 	// timestamps of the connection before.
@@ -161,8 +161,8 @@ type fromService struct {
 type fromTransceiver struct {
 	ID          uint64  `json:"id"`
 	Reason      string  `json:"reason"`
-	PlayedMS    float64 `json:"played_ms"`
 	DroppedMS   float64 `json:"dropped_ms"`
+	PositionMS  float64 `json:"position_ms"`
 	Interrupted bool    `json:"interrupted"`
 	TakenMS     float64 `json:"taken_ms"`
 	QueuedMS    float64 `json:"queued_ms"`

@@ -353,7 +353,7 @@ func TestAgent(t *testing.T) {
 					return
 				}
 			case json.Unmarshal(message, &text) == nil && text.Type == "interrupt":
-				say(websocket.MessageText, fmt.Appendf(nil, `{"type":"interrupted","id":%d,"played_ms":40,"dropped_ms":160}`, text.ID))
+				say(websocket.MessageText, fmt.Appendf(nil, `{"type":"interrupted","id":%d,"played_ms":40,"dropped_ms":160,"position_ms":40}`, text.ID))
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/usher-rtc/usher/internal/config"
 	"github.com/usher-rtc/usher/transceiver"
 )
 
@@ -29,7 +30,7 @@ type prefix struct {
 // New validates the configuration. The error is a *ConfigError.
 func New(cfg Config) (*Steering, error) {
 	if err := cfg.validate(); err != nil {
-		return nil, err
+		return nil, config.In("geo.Config", err)
 	}
 	if cfg.Most == 0 {
 		cfg.Most = defaultMost

@@ -49,7 +49,8 @@ func NewFlags(name, synopsis string) *flag.FlagSet {
 	return flags
 }
 
-// Parse parses args. An error is one line, without the list of all flags.
+// Parse parses args. An error is one line, without the list of all flags, and says
+// how to get that.
 func Parse(flags *flag.FlagSet, args []string) error {
 	usage := flags.Usage
 	flags.SetOutput(discard{})
@@ -57,6 +58,24 @@ func Parse(flags *flag.FlagSet, args []string) error {
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		usage()
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("%w; %q lists the flags", err, flags.Name()+" -help")
+	}
+	return nil
+}
+
+// NameFlag makes an error about a field of a configuration one about the flag that
+// the field comes from; flags has its name, for those fields that have one.
+func NameFlag(err error, flags map[string]string) error {
+	var bad *relay.ConfigError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	field, _, _ := strings.Cut(bad.Field, "[") // Ingresses[0].Listen
+	if name, ok := flags[field]; ok {
+		return fmt.Errorf("-%s: %s", name, bad.Problem)
 	}
 	return err
 }

@@ -2,8 +2,10 @@ package bridgetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/usher-rtc/usher/transceiver"
 	"github.com/usher-rtc/usher/transceiver/bridge"
@@ -17,14 +19,19 @@ func Echo(ctx context.Context, call *bridge.Call) error {
 	defer wg.Wait()
 	defer cancel()
 	events := call.Events()
+	var speech atomic.Pointer[bridge.Utterance] // an interruption begins another one
+	speech.Store(call.Say())
 	hungUp := make(chan error, 1)
 	wg.Go(func() {
 		defer cancel()
-		hungUp <- echoEvents(ctx, call, events)
+		hungUp <- echoEvents(ctx, call, events, &speech)
 	})
 	for frame, err := range call.Frames(ctx) {
 		if err == nil {
-			err = call.Write(ctx, frame.Payload)
+			err = speech.Load().Write(ctx, frame.Payload)
+		}
+		if errors.Is(err, transceiver.ErrInterrupted) {
+			continue
 		}
 		if err != nil {
 			cancel()
@@ -38,7 +45,7 @@ func Echo(ctx context.Context, call *bridge.Call) error {
 }
 
 // echoEvents returns nil when it was asked to hang up.
-func echoEvents(ctx context.Context, call *bridge.Call, events *bridge.Events) error {
+func echoEvents(ctx context.Context, call *bridge.Call, events *bridge.Events, speech *atomic.Pointer[bridge.Utterance]) error {
 	say := func(format string, args ...any) error {
 		return events.Send(ctx, transceiver.Event{Text: true, Data: fmt.Appendf(nil, format, args...)})
 	}
@@ -54,11 +61,12 @@ func echoEvents(ctx context.Context, call *bridge.Call, events *bridge.Events) e
 		switch command {
 		case "!interrupt":
 			var cut transceiver.Interrupted
-			if cut, err = call.Interrupt(ctx); err == nil {
+			if cut, err = speech.Load().Stop(ctx); err == nil {
+				speech.Store(call.Say())
 				err = say("interrupted %d %d", cut.Played.Milliseconds(), cut.Dropped.Milliseconds())
 			}
 		case "!mark":
-			if err = call.Wait(ctx); err == nil {
+			if _, err = speech.Load().Wait(ctx); err == nil {
 				err = say("marked")
 			}
 		case "!session":

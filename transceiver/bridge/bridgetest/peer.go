@@ -47,6 +47,8 @@ type peer struct {
 	t    testing.TB
 	conn *websocket.Conn
 	ctx  context.Context
+
+	began uint64 // where the utterance begins in the service's time, for answer
 }
 
 // message is what a service said.
@@ -199,7 +201,7 @@ func (p *peer) answer(m message) {
 	p.t.Helper()
 	switch m.fields["type"] {
 	case "interrupt":
-		p.say(map[string]any{"type": "interrupted", "id": m.fields["id"], "played_ms": 120, "dropped_ms": 40, "position_ms": 120})
+		p.say(map[string]any{"type": "interrupted", "id": m.fields["id"], "played_ms": 120, "dropped_ms": 40, "position_ms": float64(p.began)/1000 + 120})
 	case "mark":
 		p.say(map[string]any{"type": "marked", "id": m.fields["id"], "interrupted": false})
 	}

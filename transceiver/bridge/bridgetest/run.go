@@ -148,6 +148,16 @@ func resume(t *testing.T, s Service) {
 func interrupts(t *testing.T, s Service) {
 	p := s.open(t, nil)
 	for range 3 { // each has an id of its own
+		for n := range uint32(8) { // 160 ms, of which answer plays 120
+			p.binary(1, uint64(n)*20000, s.sound(n))
+			m := p.hear()
+			if m.text || m.kind() != 1 {
+				t.Fatalf("%v, want audio", m)
+			}
+			if n == 0 {
+				p.began = binary.BigEndian.Uint64(m.data[8:])
+			}
+		}
 		p.binary(2, 0, []byte("!interrupt"))
 		if _, payload := p.event(); string(payload) != "interrupted 120 40" {
 			t.Fatalf("got %q", payload)
