@@ -81,11 +81,15 @@ type Flow struct {
 type packedKey [20]byte      // IPv6 or mapped IPv4 address, port, ingress
 type packedAddrPort [18]byte // IPv6 or mapped IPv4 address, port
 
+// pack fills p in place: a result would be copied, and the copy would have to wait
+// for the parts that were written last.
+func (p *packedKey) pack(k Key) {
+	*(*[16]byte)(p[:]) = k.Client.Addr().As16()
+	binary.BigEndian.PutUint32(p[16:], uint32(k.Client.Port())<<16|uint32(k.Ingress))
+}
+
 func packKey(k Key) (p packedKey) {
-	a := k.Client.Addr().As16()
-	copy(p[:16], a[:])
-	binary.BigEndian.PutUint16(p[16:], k.Client.Port())
-	binary.BigEndian.PutUint16(p[18:], k.Ingress)
+	p.pack(k)
 	return p
 }
 

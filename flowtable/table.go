@@ -216,7 +216,8 @@ func (t *Table) link(r Ref) *links {
 
 // Lookup finds a flow, or returns 0.
 func (t *Table) Lookup(k Key) Ref {
-	p := packKey(k)
+	var p packedKey
+	p.pack(k)
 	r, _ := t.find(&p)
 	return r
 }
@@ -287,7 +288,8 @@ func (t *Table) internLocal(a netip.Addr) uint16 {
 // table or the budget of unconfirmed flows is full, the unconfirmed flow that
 // was idle longest is evicted; without one Insert returns false.
 func (t *Table) Insert(f *Flow) (Ref, bool) {
-	p := packKey(f.Key)
+	var p packedKey
+	p.pack(f.Key)
 	if old, _ := t.find(&p); old != 0 {
 		t.Remove(old)
 	}

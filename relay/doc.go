@@ -18,8 +18,8 @@
 // against AllowUpstream, verify MESSAGE-INTEGRITY with the password derived
 // from the ufrag, make an unconfirmed flow. The check goes into a frame behind
 // the client's address and the ingress id; all frames for one Host that are
-// there travel in one datagram. Payloads are not copied: the kernel gathers the
-// datagram from the receive slots.
+// there travel in one datagram. Payloads of up to 512 bytes are copied next to
+// their headers, larger ones the kernel gathers from the receive slots.
 //
 // The Host answers to the worker's trunk address. The frame names client and
 // ingress, so the worker needs no flow to deliver it; it only notes that the
