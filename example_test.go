@@ -17,12 +17,12 @@ import (
 func Example_embed() {
 	key, _ := ufrag.GenerateKey('A')
 	keys, _ := ufrag.NewKeyring('A', key)
-	codec, inside := ufrag.NewCodec(keys), netip.MustParsePrefix("127.0.0.1/32")
+	codec, inside := ufrag.NewCodec(keys), []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
+	public, trunk := netip.MustParseAddrPort("127.0.0.1:3478"), netip.MustParseAddrPort("127.0.0.1:0")
 
 	front, err := relay.New(relay.Config{
-		Ingresses: []relay.Ingress{{ID: 1, Listen: netip.MustParseAddrPort("127.0.0.1:3478")}},
-		Trunk:     netip.MustParseAddrPort("127.0.0.1:0"),
-		Codec:     codec, TrunkKeys: keys, AllowUpstream: []netip.Prefix{inside},
+		Ingresses: []relay.Ingress{{ID: 1, Listen: public}}, Trunk: trunk,
+		Codec: codec, TrunkKeys: keys, AllowUpstream: inside,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -30,9 +30,8 @@ func Example_embed() {
 	go front.Serve()
 
 	host, err := transceiver.NewHost(transceiver.Config{
-		Listen: netip.MustParseAddrPort("127.0.0.1:0"),
-		Codec:  codec, TrunkKeys: keys, AllowRelays: []netip.Prefix{inside},
-		Ingresses: []transceiver.Ingress{{ID: 1, Advertise: front.Ingresses()[0].Advertise}},
+		Ingresses: []transceiver.Ingress{{ID: 1, Advertise: public}}, Listen: trunk,
+		Codec: codec, TrunkKeys: keys, AllowRelays: inside,
 		OnSession: func(s *transceiver.Session) error {
 			s.OnDataChannel(func(d *webrtc.DataChannel) {
 				d.OnMessage(func(m webrtc.DataChannelMessage) { d.SendText(string(m.Data)) })

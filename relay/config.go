@@ -20,10 +20,12 @@ type ConfigError = config.Error
 // Ingress is an address that clients send to.
 type Ingress struct {
 	// ID stands for the advertised address in frames and in the flow store; it
-	// is the same at every relay behind that address.
+	// is the same at every relay behind that address, and 1 to 65,535: Hosts have no
+	// use for 0.
 	ID uint16
 	// Listen is the local address of this relay's sockets. Port 0 takes any. On
-	// a wildcard address replies leave from the address the client sent to.
+	// a wildcard address replies leave from the address the client sent to. An
+	// address that any other socket has is refused.
 	Listen netip.AddrPort
 	// Advertise is what clients use, when a balancer translates addresses. The
 	// zero value means Listen. The relay only reports it.
@@ -305,6 +307,9 @@ func (c *Config) validateIngresses() error {
 	addrs := make(map[netip.AddrPort]int)
 	for i, in := range c.Ingresses {
 		field := fmt.Sprintf("Ingresses[%d]", i)
+		if in.ID == 0 {
+			return config.Errorf(field+".ID", "required: 1 to 65535, the same here and in the Hosts' Ingresses")
+		}
 		if j, ok := ids[in.ID]; ok {
 			return config.Errorf(field+".ID", "%d is also the id of Ingresses[%d]", in.ID, j)
 		}

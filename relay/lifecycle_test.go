@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,6 +52,7 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		{"AllowUpstream[0]", func(c *Config) { c.AllowUpstream[0] = netip.Prefix{} }},
 		{"Peers[0]", func(c *Config) { c.Peers = []netip.AddrPort{ap("192.0.2.1:1")} }},
 		{"Ingresses", func(c *Config) { c.Ingresses = nil }},
+		{"Ingresses[0].ID", func(c *Config) { c.Ingresses[0].ID = 0 }},
 		{"Ingresses[1].ID", func(c *Config) { c.Ingresses = append(c.Ingresses, Ingress{ID: 7, Listen: ap("127.0.0.1:0")}) }},
 		{"Ingresses[0].Listen", func(c *Config) { c.Ingresses[0].Listen = netip.AddrPort{} }},
 		{"Ingresses[0].Listen", func(c *Config) { c.Ingresses[0].Listen = ap("[fe80::1]:3478") }},
@@ -73,12 +75,18 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 }
 
 func TestAddressInUseIsReported(t *testing.T) {
-	b := newBench(t, nil)
-	cfg := config4(b.ring)
-	cfg.Ingresses[0].Listen = b.ingress(0)
-	if srv, err := New(cfg); err == nil {
-		_ = srv.Close()
-		t.Fatal("two relays at one address")
+	for workers := 1; workers <= 2; workers++ {
+		b := newBench(t, func(c *Config) { c.Workers = workers })
+		cfg := config4(b.ring)
+		cfg.Workers = workers
+		cfg.Ingresses[0].Listen = b.ingress(0)
+		srv, err := New(cfg)
+		if err == nil {
+			_ = srv.Close()
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "Ingresses[0].Listen") {
+			t.Errorf("two relays with %d workers at one address: %v", workers, err)
+		}
 	}
 }
 

@@ -370,6 +370,13 @@ func (w *worker) listen(given *sockets) error {
 		return conn, checkBound(name, addr, conn.LocalAddr())
 	}
 	for i := range s.ingresses {
+		if in := &s.ingresses[i]; w.index == 0 && given.ingressOf(0, in.ID) == nil {
+			if err := udpbatch.CheckFree(in.Listen); err != nil {
+				return fmt.Errorf("relay: Ingresses[%d].Listen: %w", i, err)
+			}
+		}
+	}
+	for i := range s.ingresses {
 		in := &s.ingresses[i]
 		conn, err := open(fmt.Sprintf("Ingresses[%d].Listen", i), in.Listen, reuse, given.ingressOf(w.index, in.ID))
 		if err != nil {

@@ -120,7 +120,8 @@ type Config struct {
 	// NewAPI makes the webrtc.API of a session from its settings, to bring
 	// interceptors (NACK, reports, congestion control), which the default
 	// goes without: they cost four goroutines a session. MediaEngine is not
-	// used then, and Audio sends no reports of its own. It must be safe for
+	// used then, Audio sends no reports of its own, and Pion's buffers are used,
+	// without the limit on a client's media streams. It must be safe for
 	// concurrent use.
 	NewAPI func(webrtc.SettingEngine) (*webrtc.API, error)
 	// DetachDataChannels lets data channels be detached, which saves 64 KB

@@ -149,16 +149,8 @@ func listen(cfg *Config) (conns []*udpbatch.Conn, err error) {
 		return conns, nil
 	}
 	sc := udpbatch.SocketConfig{Addr: cfg.Listen, ReadBuffer: cfg.ReadBuffer, WriteBuffer: cfg.ReadBuffer, GSO: true, GRO: true}
-	if cfg.Sockets > 1 && cfg.Listen.Port() != 0 {
-		// SO_REUSEPORT would let a second Host on the same address take half
-		// of the packets. An exclusive bind finds out.
-		probe, err := udpbatch.Listen(udpbatch.SocketConfig{Addr: cfg.Listen})
-		if err != nil {
-			return nil, fmt.Errorf("transceiver: Listen %v: %w", cfg.Listen, err)
-		}
-		if err := probe.Close(); err != nil {
-			return nil, err
-		}
+	if err := udpbatch.CheckFree(cfg.Listen); err != nil {
+		return nil, fmt.Errorf("transceiver: Listen %v: %w", cfg.Listen, err)
 	}
 	sc.ReusePort = cfg.Sockets > 1
 	for range cfg.Sockets {
@@ -556,9 +548,9 @@ func (h *Host) Stats() Stats {
 		st.BytesIn += sh.bytesIn.Load()
 		st.BytesOut += sh.bytesOut.Load()
 		st.KernelDrops += sh.conn.Stats().KernelDrops
-		for d := range dropCount {
-			st.Drops[d] += sh.drops[d].Load()
-		}
+	}
+	for d := range dropCount {
+		st.Drops[d] = h.dropped(d)
 	}
 	return st
 }

@@ -289,9 +289,11 @@ func (h *Host) maintain() {
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
 	var repeat <-chan time.Time
+	warn := warner{log: h.log}
 	for {
 		select {
 		case now := <-tick.C:
+			warn.look(now, h.dropped)
 			for _, p := range *h.peers.m.Load() {
 				p.keepalive(now)
 			}

@@ -48,6 +48,21 @@ func Listen(cfg SocketConfig) (*Conn, error) {
 	return listen(cfg)
 }
 
+// CheckFree returns an error unless an exclusive bind to the address succeeds.
+// Sockets that share an address by ReusePort would share its packets with
+// another process of the same user that does so, too, and not notice. It
+// leaves nothing open. Any port is free if addr has none.
+func CheckFree(addr netip.AddrPort) error {
+	if addr.Port() == 0 {
+		return nil
+	}
+	c, err := Listen(SocketConfig{Addr: addr})
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
 func (cfg *SocketConfig) validate() error {
 	// The kernel doubles the value, which must then fit in 31 bits.
 	const maxBuffer = 1<<30 - 1
