@@ -90,9 +90,12 @@ func (o *audioOut) init() {
 // bind gives the queue somewhere to send to.
 func (o *audioOut) bind(w rtpWriter, ssrc uint32, payloadType uint8) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.writer, o.header.SSRC, o.header.PayloadType = w, ssrc, payloadType
-	o.mu.Unlock()
-	o.kick()
+	if o.queue.len() > 0 {
+		now := time.Now()
+		o.arm(now, now)
+	}
 }
 
 // unbind takes it away.
@@ -108,9 +111,9 @@ func (o *audioOut) ssrc() uint32 {
 	return o.header.SSRC
 }
 
-// kick makes the pacer look at the queue soon: packets can be sent from now on.
-// It takes no lock of the queue, because Pion calls it with a lock of its own
-// held that the first WriteRTP needs.
+// kick makes the pacer look at the queue soon: the client is connected. It takes
+// no lock of the queue, because Pion calls it with a lock of its own held that
+// the first WriteRTP needs.
 func (o *audioOut) kick() {
 	now := time.Now()
 	o.pacer.schedule(o, now, now)

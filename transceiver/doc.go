@@ -12,9 +12,10 @@
 //
 // It refuses: packets from outside Config.AllowRelays, candidates that a
 // client names (nothing is ever sent to an address that has not sent an
-// authenticated check first), multi-party media, and sockets of Pion's own: a
-// PeerConnection made here opens none, asks no multicast name and gathers no
-// candidate.
+// authenticated check first), offers with far more lines than a browser writes,
+// clients that open hundreds of streams or data channels, multi-party media, and
+// sockets of Pion's own: a PeerConnection made here opens none, asks no multicast
+// name and gathers no candidate.
 //
 // Session.OpenAudio turns the client's microphone into a stream of Opus frames
 // and paces what is sent to it, Session.OpenEvents does the same for a data

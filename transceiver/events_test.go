@@ -162,7 +162,7 @@ func TestEventsHoldUpAClientThatIsNotRead(t *testing.T) {
 		c := newEventClient(t, "events")
 		_, e := c.events(host, EventsConfig{ReceiveBuffer: 10000})
 		wait(t, "the channel", c.open)
-		const events, size = 4000, 1000
+		const events, size = 1600, 1000 // half as much again as SCTP's window
 		for i := range events {
 			if err := c.d.Send(append(fmt.Appendf(nil, "%6d", i), make([]byte, size-6)...)); err != nil {
 				t.Fatal(err)
@@ -183,9 +183,13 @@ func TestEventsHoldUpAClientThatIsNotRead(t *testing.T) {
 		if c.d.BufferedAmount() == 0 {
 			t.Error("the client is not held up")
 		}
-		ctx := patient(t)
+		next := func() (Event, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			return e.Next(ctx)
+		}
 		for i := range events {
-			ev, err := e.Next(ctx)
+			ev, err := next()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -114,8 +114,16 @@ func (g *signalling) problemOf(err error) *problem {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return newProblem(http.StatusRequestTimeout, "given-up", "Request given up", "the request ended before its answer was made")
 	default:
-		g.host.log.Warn("an offer was refused", "err", err)
+		g.warnRefused(time.Now(), err)
 		return newProblem(http.StatusInternalServerError, "internal", "Call could not be set up", "the server's log says why")
+	}
+}
+
+// warnRefused logs an error of the application's, at most once a second: what
+// brings it about may be a stranger's offer.
+func (g *signalling) warnRefused(now time.Time, err error) {
+	if last := g.warned.Load(); now.UnixNano()-last >= int64(time.Second) && g.warned.CompareAndSwap(last, now.UnixNano()) {
+		g.host.log.Warn("an offer was refused", "err", err)
 	}
 }
 

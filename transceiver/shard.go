@@ -156,7 +156,7 @@ func (sh *shard) fromClient(now time.Time, via netip.AddrPort, fr *trunk.Frame) 
 		sh.drop(DropIngress)
 		return
 	}
-	if len(fr.Payload) == 0 {
+	if len(fr.Payload) == 0 && fr.Return.IsValid() {
 		// No packet of a client: its edge tells which cluster relay to answer by.
 		c := sh.host.paths.find(pathOf(fr))
 		for s := range c.all() {

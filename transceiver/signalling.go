@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pion/webrtc/v4"
@@ -153,6 +154,7 @@ type signalling struct {
 	links []string
 
 	firstOffer time.Duration // the constant, but for tests
+	warned     atomic.Int64  // unix nanoseconds of the newest warning
 }
 
 // ServeHTTP implements http.Handler.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"mime/multipart"
 	"net/http"
@@ -531,5 +532,23 @@ func TestNewHandlerValidates(t *testing.T) {
 		if _, err := NewHandler(host, SignallingConfig{AllowedOrigins: []string{o}}); !errors.As(err, &ce) || ce.Field != "AllowedOrigins" {
 			t.Errorf("%q: %v", o, err)
 		}
+	}
+}
+
+// A stranger whose offers an application fails at does not fill the log.
+func TestWarningsAboutOffersAreLimited(t *testing.T) {
+	var lines bytes.Buffer
+	host, _ := setup(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&lines, nil)) })
+	h, err := NewHandler(host, SignallingConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, now := h.(*signalling), time.Now()
+	for range 100 {
+		g.warnRefused(now, errors.New("out of models"))
+	}
+	g.warnRefused(now.Add(time.Second), errors.New("still none"))
+	if n := strings.Count(lines.String(), "an offer was refused"); n != 2 {
+		t.Errorf("%d lines in two seconds:\n%s", n, lines.String())
 	}
 }

@@ -124,7 +124,7 @@ func TestRealtimeGatewayWithClientFromNPM(t *testing.T) {
 	need(t, browser.Check(t.Context(), browser.Chromium))
 	library, err := realtime.Load(t.Context())
 	need(t, err)
-	ctx := testContext(t, 90*time.Second, "realtime-gateway")
+	ctx := testContext(t, 3*time.Minute, "realtime-gateway")
 	n := loopbackNetwork(t)
 
 	const token, origin, base, debug = "ek_of_the_test", "http://127.0.0.1:8099", "http://127.0.0.1:8080", "http://127.0.0.1:8081"
@@ -239,7 +239,7 @@ func TestRealtimeGatewayWithClientFromNPM(t *testing.T) {
 		begun := after(got, "output_audio_buffer.started")
 		end := after(begun, "output_audio_buffer.cleared")
 		if end == nil || after(end, "conversation.item.truncated") == nil && after(begun, "conversation.item.truncated") == nil {
-			return typesOf(got)
+			return "since the text: " + typesOf(got)
 		}
 		if after(got, "input_audio_buffer.speech_started") != nil {
 			t.Fatalf("it was somebody who spoke: %s", typesOf(got))

@@ -22,7 +22,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for i := range checks {
 		checks[i] = h.makeCheck(checkOpts{})
 	}
-	withDTLS := h.makeCheck(checkOpts{raw: func(b *stun.Builder) { b.AddRaw(stun.AttrDTLSInSTUN, make([]byte, 900)) }})
+	withDTLS := h.makeCheck(checkOpts{raw: func(b *stun.Builder) { b.AddRaw(stun.AttrDTLSInSTUN, append([]byte{22}, make([]byte, 899)...)) }})
 	forged := h.makeCheck(checkOpts{password: "wrong"})
 	own := h.ownCheckIn(h.check(pathB, checkOpts{}), pathB)
 	wrong := creds(1)

@@ -139,13 +139,15 @@ func (k *acks) note(datagram []byte) {
 	k.n++
 }
 
-// embedded takes the DTLS out of an authenticated check.
+// embedded takes the DTLS out of an authenticated check. Anything else that a
+// client puts there is not let past what judges such packets: STUN above all,
+// which would reach the agent behind this one.
 func (a *Agent) embedded(m *stun.Message, out *Output) {
 	if m.DTLS == nil && m.DTLSAck == nil {
 		return
 	}
 	a.acks.on = true
-	if len(m.DTLS) > 0 {
+	if stun.Classify(m.DTLS) == stun.ClassDTLS {
 		a.acks.note(m.DTLS)
 		out.EmbeddedDTLS = append(out.EmbeddedDTLS, m.DTLS)
 	}

@@ -167,6 +167,13 @@ func TestDTLSInSTUN(t *testing.T) {
 	if len(h.out.EmbeddedDTLS) != 0 {
 		t.Error("DTLS from an unauthenticated check")
 	}
+	for name, other := range map[string][]byte{"STUN": c.raw, "SRTP": {0x80, 111, 0, 1}, "something": {1, 2, 3}} {
+		if ps := h.check(pathA, with(other)); len(h.out.EmbeddedDTLS) != 0 {
+			t.Errorf("%s was handed over", name)
+		} else {
+			same(acks(ps), piece(1))
+		}
+	}
 	h.check(pathA, with(piece(2)))
 	h.a.NoteDTLS(piece(3))
 	h.a.NoteDTLS(piece(3))

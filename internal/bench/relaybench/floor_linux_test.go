@@ -17,8 +17,8 @@ func TestFloorLines(t *testing.T) {
 	}
 	r.combine()
 	want := []string{
-		"floor receive-call us 0.25",
-		"floor send-call us 0.50",
+		"floor batch-saves receive us 0.25",
+		"floor batch-saves send us 0.50",
 		"floor share-of-usher uplink 0.50",
 		"floor limit-over-nginx uplink 5.00",
 		"floor share-of-usher both 0.50",

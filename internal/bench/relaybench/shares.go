@@ -64,12 +64,13 @@ func sharesOf(p *profile.Profile) *shares {
 	return s
 }
 
-// functions are the names on a sample's stack, the running one first.
+// functions are the names on a sample's stack, the running one first. The function
+// that the scheduler interrupted counts as running: both come with the same tick.
 func functions(s *profile.Sample) (names []string) {
 	for _, loc := range s.Location {
 		for _, line := range loc.Line {
-			if line.Function != nil {
-				names = append(names, line.Function.Name)
+			if f := line.Function; f != nil && f.Name != "runtime.asyncPreempt" {
+				names = append(names, f.Name)
 			}
 		}
 	}

@@ -26,14 +26,14 @@ func profileWith(stacks map[string]int64) *profile.Profile {
 func TestSharesOfAProfile(t *testing.T) {
 	const worker = " github.com/usher-rtc/usher/relay.(*worker).HandleBatch"
 	s := sharesOf(profileWith(map[string]int64{
-		"github.com/usher-rtc/usher/flowtable.(*Table).find" + worker:                   5,
-		"github.com/usher-rtc/usher/relay.(*worker).HandleBatch main.main":              3,
-		"internal/runtime/syscall/linux.Syscall6 syscall.RawSyscall6" + worker:          60,
-		"runtime.futex runtime.notesleep runtime.sysmon":                                10,
-		"runtime.memmove" + worker:                                                      12,
-		"github.com/dchest/siphash.Hash github.com/usher-rtc/usher/internal/trunk.Seal": 4,
-		"runtime.scanobject runtime.gcDrain":                                            6,
-		"":                                                                              100, // no function, no share
+		"github.com/usher-rtc/usher/flowtable.(*Table).find" + worker:                           5,
+		"runtime.asyncPreempt github.com/usher-rtc/usher/relay.(*worker).HandleBatch main.main": 3,
+		"internal/runtime/syscall/linux.Syscall6 syscall.RawSyscall6" + worker:                  60,
+		"runtime.futex runtime.notesleep runtime.sysmon":                                        10,
+		"runtime.memmove" + worker:                                                              12,
+		"github.com/dchest/siphash.Hash github.com/usher-rtc/usher/internal/trunk.Seal":         4,
+		"runtime.scanobject runtime.gcDrain":                                                    6,
+		"":                                                                                      100, // no function, no share
 	}))
 	if s.samples != 100 {
 		t.Fatalf("%d samples", s.samples)
