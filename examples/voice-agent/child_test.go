@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/usher-rtc/usher/transceiver/bridge/bridgetest"
 )
 
 // TestTheServiceIsStartedAgain kills the service's process and finds another.
@@ -31,7 +33,7 @@ func TestTheServiceIsStartedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return target.URL, dial(t, target.URL, "").next("hello").PID
+		return target.URL, dial(t, bridgetest.Service{URL: target.URL}).next("hello").PID
 	}
 	first, pid := connect()
 	if pid == os.Getpid() {

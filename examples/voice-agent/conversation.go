@@ -69,13 +69,14 @@ type conversation struct {
 	spoke  time.Time     // when that came
 	told   time.Duration // of speech, to the page
 
-	answer answer // the newest one
+	answer *answer // the newest one
 }
 
 // answer is one that is being spoken.
 type answer struct {
 	*bridge.Utterance
-	done chan struct{} // closed when it is spoken no more
+	done  chan struct{} // closed when it is spoken no more
+	whole bool          // then: the client was sent all of it
 }
 
 // converse serves one connection. It is a bridge.HandlerConfig.Serve.
@@ -214,7 +215,7 @@ func (c *conversation) speak(ctx context.Context, began event, sound []byte) err
 	if err := c.say(ctx, began); err != nil {
 		return err
 	}
-	a := answer{Utterance: c.call.Say(), done: make(chan struct{})}
+	a := &answer{Utterance: c.call.Say(), done: make(chan struct{})}
 	c.answer = a
 	c.tasks.Go(func() {
 		defer close(a.done)
@@ -222,6 +223,7 @@ func (c *conversation) speak(ctx context.Context, began event, sound []byte) err
 			return // stopped, or the call has ended
 		}
 		if _, err := a.Wait(ctx); err == nil {
+			a.whole = true
 			_ = c.say(ctx, event{Type: "answer_ended", PlayedMS: began.LengthMS})
 		}
 	})
@@ -229,7 +231,7 @@ func (c *conversation) speak(ctx context.Context, began event, sound []byte) err
 }
 
 func (c *conversation) answering() bool {
-	if c.answer.Utterance == nil {
+	if c.answer == nil {
 		return false
 	}
 	select {
@@ -250,9 +252,8 @@ func (c *conversation) stop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	<-c.answer.done
-	if cut.Dropped == 0 {
-		return nil // it was played to its end meanwhile
+	if <-c.answer.done; c.answer.whole {
+		return nil
 	}
 	return c.say(ctx, event{
 		Type: "interrupted", PlayedMS: millis(cut.Played), DroppedMS: millis(cut.Dropped), StopMS: millis(time.Since(began)),

@@ -17,7 +17,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/usher-rtc/usher/examples/internal/cli"
@@ -45,9 +44,6 @@ func run(ctx context.Context, args []string) error {
 	if err := cli.ParseDaemon(flags, args); err != nil {
 		return err
 	}
-	if u, err := url.Parse(*external); err != nil || (*external != "" && u.Host == "") {
-		return fmt.Errorf("-service: %q is not a URL such as ws://127.0.0.1:9000", *external)
-	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	service := bridge.Config{Codecs: pcm.Both(), OnState: tell, Target: bridge.Target{URL: *external}}
@@ -58,6 +54,8 @@ func run(ctx context.Context, args []string) error {
 		}
 		defer func() { stop(); <-agent.done }()
 		service.Select = agent.target
+	} else if err := service.Validate(); err != nil {
+		return fmt.Errorf("-service: %w", err)
 	}
 
 	network, err := local.Start(ctx, cfg)
@@ -115,12 +113,11 @@ func handler(site http.Handler) http.Handler {
 }
 
 // tell tells the page about the service, on the same channel as the service's
-// own events. A page that does not read is not waited for.
+// own events. It waits for a page that has not opened the channel yet.
 func tell(b *bridge.Bridge, c bridge.Change) {
 	if c.State != bridge.StateReady && c.State != bridge.StateReconnecting {
 		return
 	}
-	limit, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = b.Events().SendJSON(limit, map[string]any{"type": "service", "state": c.State, "attempt": c.Attempt, "connection": c.Connection})
+	// An error is the end of the session, or of the page's interest.
+	_ = b.Events().SendJSON(context.Background(), map[string]any{"type": "service", "state": c.State, "attempt": c.Attempt, "connection": c.Connection})
 }

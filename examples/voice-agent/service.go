@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/usher-rtc/usher/examples/internal/cli"
 	"github.com/usher-rtc/usher/transceiver/bridge"
 )
+
+// stopLimit is how long calls may take to end when the service does.
+const stopLimit = time.Second
 
 // runService is the service: a process that knows the bridge and nothing of
 // WebRTC. It may run anywhere, any number of times.
@@ -38,5 +42,10 @@ func runService(ctx context.Context, args []string) error {
 		}()
 	}
 	<-ctx.Done()
+	limit, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	if err := handler.Shutdown(limit); err != nil { // the transceivers go on with another instance
+		return fmt.Errorf("calls do not end: %w", err)
+	}
 	return nil
 }

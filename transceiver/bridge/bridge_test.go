@@ -244,7 +244,7 @@ func TestGivesUp(t *testing.T) {
 		if !errors.Is(c.Err, ErrGivenUp) || !errors.Is(r.b.Err(), ErrGivenUp) {
 			t.Errorf("%v", c.Err)
 		}
-		<-r.b.Done()
+		receive(t, "the end of the bridge", r.b.Done())
 		closed := false
 		select {
 		case <-r.closed:
@@ -267,7 +267,7 @@ func TestServiceEndsTheSession(t *testing.T) {
 	if c := r.state(StateEnded); !errors.As(c.Err, &ended) || ended.Reason != "goodbye" {
 		t.Errorf("%v", c.Err)
 	}
-	<-r.closed
+	receive(t, "the end of the session", r.closed)
 	if err := service.ended(); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
 		t.Error(err)
 	}
@@ -359,12 +359,12 @@ func TestServiceThatDoesNotRead(t *testing.T) {
 	}
 	service.frame()
 	close(stop)
-	<-spoken
+	receive(t, "the end of speech", spoken)
 	if st := other.b.Stats(); st.FramesMissed != 0 || st.Connections != 1 {
 		t.Errorf("the other session: %+v", st)
 	}
 	good.close()
-	<-read
+	receive(t, "the end of reading", read)
 	if passed == 0 {
 		t.Error("the other session got nothing")
 	}

@@ -209,6 +209,9 @@ func (c *Call) control(message []byte) error {
 		if e := c.cuts[m.ID]; e != nil {
 			delete(c.cuts, m.ID)
 			e.head, e.dropped = fromMillis(m.PositionMS), fromMillis(m.DroppedMS)
+			if rest := e.dropped - e.written; rest > 0 {
+				e.head = -rest // the audio of a service before this one was played still
+			}
 			close(e.over)
 		}
 	case typeMarked:

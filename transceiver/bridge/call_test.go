@@ -119,7 +119,7 @@ func TestCallAudio(t *testing.T) {
 	if err != nil || cut.Played != 200*time.Millisecond || cut.Dropped != time.Second {
 		t.Errorf("%+v %v", cut, err)
 	}
-	if err := <-blocked; !errors.Is(err, transceiver.ErrInterrupted) {
+	if err := receive(t, "the blocked call", blocked); !errors.Is(err, transceiver.ErrInterrupted) {
 		t.Errorf("%v", err)
 	}
 	// And then there is room again, also for a wait.
@@ -245,7 +245,7 @@ func TestHowACallEnds(t *testing.T) {
 			return nil
 		}})
 		newRig(t, quiet, url).begin()
-		if c := <-again; c.Connection() != 2 {
+		if c := receive(t, "the second connection", again); c.Connection() != 2 {
 			t.Errorf("%+v", c.start)
 		}
 	})
@@ -311,7 +311,7 @@ func TestDroppedIsTold(t *testing.T) {
 	if err := c.Events().Send(within(t), transceiver.Event{Text: true, Data: []byte{0xff}}); err != nil {
 		t.Fatal(err)
 	}
-	if what := <-got; what != "event" {
+	if what := receive(t, "what was dropped", got); what != "event" {
 		t.Error(what)
 	}
 	if r.b.Stats().EventsDropped != 1 {
@@ -356,7 +356,7 @@ func TestHandlerRefuses(t *testing.T) {
 		return Target{URL: url, Header: http.Header{"Authorization": {"Bearer secret"}}}, nil
 	}
 	r.begin()
-	<-entered
+	receive(t, "the call", entered)
 	if code := ask("Bearer secret"); code != http.StatusServiceUnavailable {
 		t.Error(code)
 	}

@@ -5,8 +5,10 @@
 // Attach is the transceiver's side: it connects a transceiver.Session to the
 // service that Config names, keeps the session alive while the service is
 // away, and connects again. Handler and NewHandler are the service's side in
-// Go: an http.Handler that turns each connection into a Call, with the methods
-// that transceiver.Audio and transceiver.Events have.
+// Go: an http.Handler that turns each connection into a Call. What the client
+// says is read from it as from a transceiver.Audio and transceiver.Events; what
+// the service says is an Utterance, which is written, followed to its end, and
+// stopped. Package bridgetest has a caller for the tests of a service.
 //
 // The package owns the protocol, the connection's life, and the bounds of all
 // that waits on it. It refuses: to interpret what clients and services say to

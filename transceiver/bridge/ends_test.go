@@ -10,6 +10,17 @@ import (
 	"github.com/usher-rtc/usher/transceiver"
 )
 
+// receive waits for a value, or for a channel to be closed.
+func receive[T any](t testing.TB, what string, ch <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(patience):
+		t.Fatalf("timed out waiting for %s", what)
+	}
+	return v
+}
+
 // A session that ends while it is attached runs nothing any more; its bridge
 // ends all the same.
 func TestBridgeOfASessionThatHasEnded(t *testing.T) {
@@ -25,13 +36,8 @@ func TestBridgeOfASessionThatHasEnded(t *testing.T) {
 		reason: func() string { return "drained" }, close: func() { close(closed) },
 	}, newFakeAudio(), &fakeEvents{}, nil)
 	b.begin()
-	for _, ch := range []<-chan struct{}{b.Done(), closed} {
-		select {
-		case <-ch:
-		case <-time.After(patience):
-			t.Fatal("the bridge does not end")
-		}
-	}
+	receive(t, "the end of the bridge", b.Done())
+	receive(t, "the end of the session", closed)
 	var end *EndError
 	if err := b.Err(); !errors.As(err, &end) || end.Reason != "drained" || b.State() != StateEnded {
 		t.Errorf("%v: %v", b.State(), err)

@@ -112,6 +112,7 @@ func ExampleAttach() {
 			},
 			OnState: func(b *bridge.Bridge, c bridge.Change) {
 				if c.State == bridge.StateReconnecting {
+					// It waits for the page to open its channel; the bridge goes on.
 					_ = b.Events().SendJSON(s.Context(), map[string]any{"type": "service", "state": c.State})
 				}
 			},
@@ -177,6 +178,69 @@ func ExampleHandler() {
 	// StatusNormalClosure
 }
 
+// An answer that is stopped when three of its five frames have been played. The
+// transceiver is by hand.
+func ExampleUtterance() {
+	service := bridge.Handler(func(ctx context.Context, call *bridge.Call) error {
+		answer := call.Say()
+		for range 5 {
+			if err := answer.Write(ctx, []byte{0x78, 1, 2, 3}); err != nil { // an Opus packet of 20 ms
+				return err
+			}
+		}
+		cut, err := answer.Stop(ctx)
+		fmt.Println("played", cut.Played, "dropped", cut.Dropped, err)
+		fmt.Println(answer.Write(ctx, []byte{0x78, 1, 2, 3}))
+		return err
+	})
+	server := httptest.NewServer(service)
+	defer server.Close()
+
+	ctx := context.Background()
+	conn, _, err := websocket.Dial(ctx, server.URL, &websocket.DialOptions{Subprotocols: []string{bridge.Subprotocol}}) //nolint:bodyclose // the package says that there is nothing to close
+	if err != nil {
+		panic(err)
+	}
+	start := `{"type":"start","token":"…","session":"…","connection":1,"codecs":["opus"],"window_ms":30000}`
+	if err := conn.Write(ctx, websocket.MessageText, []byte(start)); err != nil {
+		panic(err)
+	}
+	for {
+		_, message, err := conn.Read(ctx)
+		if err != nil {
+			break // the service has hung up
+		}
+		if !bytes.Contains(message, []byte(`"interrupt"`)) {
+			continue
+		}
+		answer := `{"type":"interrupted","id":1,"played_ms":60,"dropped_ms":40,"position_ms":60}`
+		if err := conn.Write(ctx, websocket.MessageText, []byte(answer)); err != nil {
+			panic(err)
+		}
+	}
+	// Output:
+	// played 60ms dropped 40ms <nil>
+	// transceiver: interrupted
+}
+
+// A service that is told to stop hands its calls to another instance.
+func ExampleService_Shutdown() {
+	service := bridge.Handler(agent)
+	server := &http.Server{Addr: "127.0.0.1:9000", Handler: service, ReadHeaderTimeout: 10 * time.Second}
+	// … server.ListenAndServe, until a signal comes. Then:
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	fmt.Println(service.Shutdown(ctx), server.Shutdown(ctx))
+	// Output: <nil> <nil>
+}
+
+// A mistake in a configuration shows at the start, and not with the first call.
+func ExampleConfig_Validate() {
+	cfg := bridge.Config{Target: bridge.Target{URL: "127.0.0.1:9000"}}
+	fmt.Println(cfg.Validate())
+	// Output: bridge.Config.Target.URL: parse "127.0.0.1:9000": first path segment in URL cannot contain colon
+}
+
 func ExampleHeader() {
 	h := bridge.Header{
 		Kind: bridge.KindAudio, Flags: bridge.FlagLevel | bridge.FlagVoice, Level: 38,
@@ -193,5 +257,5 @@ func ExampleNewHandler() {
 	})
 	var bad *bridge.ConfigError
 	fmt.Println(errors.As(err, &bad), err)
-	// Output: true Codec: "pcm16/8000" is none of opus, pcm16/16000, pcm16/24000
+	// Output: true bridge.HandlerConfig.Codec: "pcm16/8000" is none of opus, pcm16/16000, pcm16/24000
 }

@@ -69,9 +69,13 @@ func TestHostileServices(t *testing.T) {
 			}
 			r.audio.hear(0)
 			good.ready(t, "")
-			c := <-r.changes
-			for c.Err == nil {
-				c = <-r.changes
+			var c Change
+			for limit := time.After(patience); c.Err == nil; {
+				select {
+				case c = <-r.changes:
+				case <-limit:
+					t.Fatal("no change says what is wrong")
+				}
 			}
 			if tc.want != nil && !errors.Is(c.Err, tc.want) {
 				t.Errorf("%v, want %v", c.Err, tc.want)

@@ -148,7 +148,13 @@ func newRig(t testing.TB, cfg Config, targets ...string) *rig {
 		targets: targets, changes: make(chan Change, 1000),
 	}
 	cfg.Select = func(context.Context, *transceiver.Session, int) (Target, error) { return Target{}, nil }
-	cfg.OnState = func(_ *Bridge, c Change) { r.changes <- c }
+	own := cfg.OnState
+	cfg.OnState = func(b *Bridge, c Change) {
+		r.changes <- c
+		if own != nil {
+			own(b, c)
+		}
+	}
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.HTTPClient = &http.Client{Transport: &http.Transport{}}
 	if err := cfg.validate(); err != nil {

@@ -173,11 +173,11 @@ func (l *link) silent() {
 
 // failure returns why reading failed.
 func (l *link) failure(err error) error {
+	if errors.Is(err, websocket.ErrMessageTooBig) { // also when a write noticed the end of it first
+		return violation("a message of more than %d bytes", MaxMessage)
+	}
 	if cause := l.cause.Load(); cause != nil {
 		return *cause
-	}
-	if errors.Is(err, websocket.ErrMessageTooBig) {
-		return violation("a message of more than %d bytes", MaxMessage)
 	}
 	switch code := websocket.CloseStatus(err); code {
 	case -1:

@@ -1,10 +1,10 @@
 package bridge_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/pion/rtp"
 	"github.com/pion/webrtc/v4"
 
@@ -307,65 +306,40 @@ func TestAttachRefuses(t *testing.T) {
 // TestAgent runs the program of the README by hand: a turn is noticed and said
 // back, and a second turn interrupts.
 func TestAgent(t *testing.T) {
-	service := httptest.NewServer(bridge.Handler(agent))
-	t.Cleanup(service.Close)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	conn, _, err := websocket.Dial(ctx, service.URL, &websocket.DialOptions{Subprotocols: []string{bridge.Subprotocol}}) //nolint:bodyclose // the package says that there is nothing to close
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.CloseNow() })
-	say := func(kind websocket.MessageType, message []byte) {
-		t.Helper()
-		if err := conn.Write(ctx, kind, message); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c := bridgetest.NewCaller(t, bridgetest.CallerConfig{Service: bridgetest.Service{Handler: bridge.Handler(agent)}})
 	n := 0
 	speak := func(frames int, level uint8) {
 		for range frames {
-			h := bridge.Header{
-				Kind: bridge.KindAudio, Flags: bridge.FlagLevel, Level: level,
-				Duration: 20 * time.Millisecond, Time: time.Duration(n) * 20 * time.Millisecond,
-			}
-			say(websocket.MessageBinary, append(h.Append(nil), 0x78, byte(n)))
+			c.Say(transceiver.Frame{Payload: []byte{0x78, byte(n)}, HasLevel: true, Level: level})
 			n++
 		}
 	}
-	var audio []byte // the second bytes of what is said back
 	event := func(want string) {
 		t.Helper()
-		for {
-			kind, message, err := conn.Read(ctx)
-			if err != nil {
-				t.Fatalf("waiting for %q: %v", want, err)
-			}
-			var text struct {
-				Type string
-				ID   uint64
-			}
-			switch {
-			case kind == websocket.MessageBinary && message[0] == byte(bridge.KindAudio):
-				audio = append(audio, message[17])
-			case kind == websocket.MessageBinary:
-				if strings.Contains(string(message[16:]), want) {
-					return
-				}
-			case json.Unmarshal(message, &text) == nil && text.Type == "interrupt":
-				say(websocket.MessageText, fmt.Appendf(nil, `{"type":"interrupted","id":%d,"played_ms":40,"dropped_ms":160,"position_ms":40}`, text.ID))
-			}
+		if got := c.Event(); string(got.Data) != want {
+			t.Fatalf("%s, want %s", got.Data, want)
 		}
 	}
-	say(websocket.MessageText, []byte(`{"type":"start","token":"x","session":"x","connection":1,"codecs":["opus"],"window_ms":30000}`))
 	speak(5, 127)
 	speak(10, 30)
-	event(`"listening"`)
+	event(`{"cut_off":"0s","type":"listening"}`)
 	speak(30, 127)
 	event(`{"frames":10,"type":"answering"}`)
+	heard := c.Hear(200 * time.Millisecond)
+	for i, packet := range heard {
+		if want := []byte{0x78, byte(5 + i)}; !bytes.Equal(packet, want) {
+			t.Errorf("it says % x back, want % x", packet, want)
+		}
+	}
+	speak(10, 30)
+	event(`{"cut_off":"0s","type":"listening"}`)
+	speak(30, 127)
+	event(`{"frames":10,"type":"answering"}`)
+	c.Hear(40 * time.Millisecond)
 	speak(1, 30)
-	event(`"cut_off":"160ms"`)
-	if want := []byte{5, 6, 7, 8, 9, 10, 11, 12, 13, 14}; string(audio) != string(want) {
-		t.Errorf("it says %v back, want %v", audio, want)
+	if cut := c.Interrupted(); cut.Played != 40*time.Millisecond || cut.Dropped == 0 {
+		t.Errorf("%+v", cut)
+	} else {
+		event(`{"cut_off":"` + cut.Dropped.String() + `","type":"listening"}`)
 	}
 }

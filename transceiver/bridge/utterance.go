@@ -36,6 +36,7 @@ type Utterance struct {
 // era is what a Call says from one interruption to the next.
 type era struct {
 	stopped bool          // the interruption is on its way; under the Call's lock
+	written time.Duration // then: Call.written
 	over    chan struct{} // closed when the transceiver has answered it
 	head    time.Duration // then: where the client was, in Call.written
 	dropped time.Duration // then: what was queued
@@ -248,7 +249,7 @@ func (u *Utterance) Stop(ctx context.Context) (transceiver.Interrupted, error) {
 		defer c.mu.Unlock()
 		return transceiver.Interrupted{}, c.err
 	default:
-		e.stopped = true
+		e.stopped, e.written = true, c.written
 		c.era = newEra()
 		c.stopping++ // nothing new is written before the interruption
 		id := c.newID()

@@ -17,6 +17,8 @@ import (
 type Service struct {
 	// URL is its address: ws, wss, http or https.
 	URL string
+	// Handler is a service in Go, which is served for the test in place of URL.
+	Handler http.Handler
 	// Header goes with every request.
 	Header http.Header
 	// Codec is what it asks for; empty means opus.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -12,6 +13,12 @@ import (
 
 // Run tests a service that runs the application of docs/bridge.md (Echo).
 func Run(t *testing.T, service Service) {
+	if service.Handler != nil {
+		server := httptest.NewServer(service.Handler)
+		defer server.Close()
+		defer server.CloseClientConnections()
+		service.URL = server.URL
+	}
 	for _, tc := range []struct {
 		name string
 		test func(*testing.T, Service)

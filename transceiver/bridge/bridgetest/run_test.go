@@ -2,7 +2,6 @@ package bridgetest_test
 
 import (
 	"log/slog"
-	"net/http/httptest"
 	"os"
 	"testing"
 
@@ -23,10 +22,7 @@ func TestGoService(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			server := httptest.NewServer(handler)
-			defer server.Close()
-			defer server.CloseClientConnections()
-			bridgetest.Run(t, bridgetest.Service{URL: server.URL, Codec: codec})
+			bridgetest.Run(t, bridgetest.Service{Handler: handler, Codec: codec})
 		})
 	}
 }
