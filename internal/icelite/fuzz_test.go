@@ -22,6 +22,7 @@ type model struct {
 	signed    map[Path]bool
 	live      map[Path]bool
 	provedAt  map[Path]time.Time
+	lapsed    map[Path]bool // proved once, and not any more
 	asked     []Outgoing // own checks, newest last
 	old       []packet   // checks of the client's
 	generated int
@@ -43,6 +44,16 @@ func (m *model) proved(p Path) bool {
 	return ok && m.now.Before(at.Add(30*time.Second))
 }
 
+// lapse gives paths whose proof has aged their allowance anew. What they have sent
+// before still counts: the agent may or may not have begun to count again.
+func (m *model) lapse() {
+	for p := range m.provedAt {
+		if !m.proved(p) && !m.lapsed[p] {
+			m.lapsed[p], m.spent[p] = true, 0
+		}
+	}
+}
+
 func (m *model) limit(p Path) int {
 	switch {
 	case m.hasFirst && p == m.first:
@@ -56,6 +67,7 @@ func (m *model) limit(p Path) int {
 
 // sent checks everything the agent wants sent.
 func (m *model) sent() {
+	m.lapse()
 	for _, o := range clone(m.out.Packets) {
 		m.spend(o.Path, len(o.Data))
 		if o.Validated && !m.proved(o.Path) {
@@ -133,6 +145,7 @@ func (m *model) invariants() {
 func (m *model) step(b []byte) []byte {
 	var op [4]byte
 	n := copy(op[:], b)
+	m.lapse()
 	p := fuzzPaths[int(op[1])%len(fuzzPaths)]
 	via := []netip.AddrPort{relay1, relay2, relay3}[int(op[2])%3]
 	gen := max(1, m.generated-int(op[3]>>2)%5)
@@ -187,6 +200,7 @@ func (m *model) step(b []byte) []byte {
 		m.in[p] += len(a.raw)
 		if code == 0 && c.RemotePassword != "wrong" {
 			m.provedAt[o.Path] = m.now
+			m.lapsed[o.Path] = false
 		}
 		m.stunFrom(p, via, a)
 		m.sent()
@@ -294,7 +308,7 @@ func runModel(t *testing.T, b []byte) {
 	m := &model{
 		harness: newHarness(t), generated: 1,
 		in: map[Path]int{}, spent: map[Path]int{}, stateless: map[Path]int{},
-		signed: map[Path]bool{}, live: map[Path]bool{}, provedAt: map[Path]time.Time{}, retired: map[string]bool{},
+		signed: map[Path]bool{}, live: map[Path]bool{}, provedAt: map[Path]time.Time{}, lapsed: map[Path]bool{}, retired: map[string]bool{},
 	}
 	for steps := 0; len(b) > 0 && steps < 400; steps++ {
 		b = m.step(b)
