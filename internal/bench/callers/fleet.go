@@ -34,16 +34,17 @@ func NewFleet(server string, mute bool) (*Fleet, error) {
 func (f *Fleet) Call(ctx context.Context) (c *Caller, id string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, setupLimit)
 	defer cancel()
-	if c, err = f.engine.New(Options{}); err != nil {
+	made, err := f.engine.New(Options{})
+	if err != nil {
 		return nil, "", err
 	}
-	c.mute = f.Mute
+	made.mute = f.Mute
 	defer func() {
 		if err != nil {
-			c.Close()
+			made.Close()
 		}
 	}()
-	offer, err := c.Offer()
+	offer, err := made.Offer()
 	if err != nil {
 		return nil, "", err
 	}
@@ -51,11 +52,11 @@ func (f *Fleet) Call(ctx context.Context) (c *Caller, id string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if err := c.Answer(answer); err != nil {
+	if err := made.Answer(answer); err != nil {
 		return nil, "", err
 	}
-	_, err = c.Wait(ctx, !f.Mute)
-	return c, id, err
+	_, err = made.Wait(ctx, !f.Mute)
+	return made, id, err
 }
 
 // Open adds n callers, atOnce at a time.

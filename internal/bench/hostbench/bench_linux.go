@@ -44,20 +44,19 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err := os.Setenv(hosts.KeyEnv, key); err != nil {
 		return err
 	}
+	var failed error // a part that fails takes nothing from the others
 	for _, p := range []struct {
 		name string
 		run  func(context.Context) error
 	}{{"setup", b.setup}, {"idle", b.idle}, {"rate", b.rate}, {"cpu", b.cpu}, {"churn", b.churns}} {
-		if !b.part(p.name) {
+		if !b.part(p.name) || ctx.Err() != nil {
 			continue
 		}
-		err := p.run(ctx)
-		err = errors.Join(err, b.stopAll())
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+		if err := errors.Join(p.run(ctx), b.stopAll()); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", p.name, err))
 		}
 	}
-	return b.out.print(os.Stdout)
+	return errors.Join(failed, b.out.print(os.Stdout))
 }
 
 // process is a server, a relay or a fleet.

@@ -63,6 +63,10 @@ func (b *bench) idle(ctx context.Context) error {
 		if err = errors.Join(err, b.stopAll()); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
+		if len(all) == 0 { // before the others, whose end it may be
+			b.out.line("session goroutines %.1f", h.goroutines)
+			b.out.line("session kbytes %.1f", h.kbytes())
+		}
 		all = append(all, h)
 		rows = append(rows, fmt.Sprintf("%s\t%.1f\t%.1f\t%.1f\t%.1f\t", r.name, h.goroutines, h.heap/1024, h.stack/1024, h.kbytes()))
 	}
@@ -73,8 +77,6 @@ func (b *bench) idle(ctx context.Context) error {
 			best.heap, best.stack = h.heap, h.stack
 		}
 	}
-	b.out.line("session goroutines %.1f", all[0].goroutines)
-	b.out.line("session kbytes %.1f", all[0].kbytes())
 	b.out.line("ratio usher/pion session-goroutines %.2f", all[0].goroutines/best.goroutines)
 	b.out.line("ratio usher/pion session-kbytes %.2f", all[0].kbytes()/best.kbytes())
 	return b.out.table(fmt.Sprintf("Idle sessions with audio and a data channel (%d)", b.sessions),
