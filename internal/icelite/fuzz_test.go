@@ -23,8 +23,8 @@ type model struct {
 	live      map[Path]bool
 	provedAt  map[Path]time.Time
 	lapsed    map[Path]bool // proved once, and not any more
-	asked     []Outgoing // own checks, newest last
-	old       []packet   // checks of the client's
+	asked     []Outgoing    // own checks, newest last
+	old       []packet      // checks of the client's
 	generated int
 	retired   map[string]bool
 }
