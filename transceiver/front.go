@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/icelite"
@@ -66,6 +67,8 @@ type front struct {
 
 	packetsIn, packetsOut, bytesIn, bytesOut uint64
 	dropped, pathChanges                     uint64
+
+	proven atomic.Bool // the client has shown that it receives, on some path
 
 	// Guarded by the shard's timer lock.
 	timerAt    time.Time
@@ -326,6 +329,7 @@ func (f *front) apply(sh *shard, out *icelite.Output, now time.Time, path icelit
 		}
 	}
 	if events.Has(icelite.EventPathValidated) {
+		f.proven.Store(true)
 		f.s.host.paths.own(out.ValidatedPath, f.s)
 	}
 	if events.Has(icelite.EventPathSelected) {
@@ -459,7 +463,7 @@ func isClientHello(b []byte) bool { return len(b) > 13 && b[0] == 22 && b[13] ==
 func (f *front) write(now time.Time, b []byte) {
 	sh := f.s.shard
 	path, via, validated, ok := f.agent.Allow(now, len(b))
-	if !ok || f.closed {
+	if !ok || f.closed || !validated && f.taken(path) {
 		f.dropped++
 		sh.drop(DropNoPath)
 		return
@@ -472,6 +476,15 @@ func (f *front) write(now time.Time, b []byte) {
 	f.packetsOut++
 	f.bytesOut += uint64(len(b))
 	sh.enqueue(f.address(via, &fr), &fr, b)
+}
+
+// taken reports whether a path of ours that was not proven belongs to another session
+// by now: a client that went before the handshake, and the next one got its port. What
+// Pion has left to say, an alert in plain text above all, would end the other's
+// handshake.
+func (f *front) taken(path icelite.Path) bool {
+	owner := f.s.host.paths.find(path)[0]
+	return owner != nil && owner != f.s && owner.front.proven.Load()
 }
 
 // flow is a session's current path, for an announcement.

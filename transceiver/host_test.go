@@ -452,6 +452,42 @@ func TestClientSocketSharedByTwoSessions(t *testing.T) {
 	}
 }
 
+// C110: a client that went before the handshake must not end that of the next one
+// at its address and port.
+func TestUnprovenSessionIsSilentOnAPathOfAnother(t *testing.T) {
+	host, _ := setup(t, nil)
+	client := netip.MustParseAddrPort("203.0.113.66:6666")
+	path := icelite.Path{Client: client, Ingress: 1}
+	var sessions []*Session
+	for range 2 {
+		s, _, err := host.Accept(context.Background(), browserOffer(), AcceptOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sh := &shard{host: host, conn: host.shards[0].conn, group: host.shards[0].group}
+		payload := check(s.Ufrag()+":"+s.ice.remoteUfrag, s.ice.password)
+		frame := frameFor(t, host.cfg.TrunkKeys, &trunk.Frame{Ingress: 1, Client: client, Payload: payload})
+		sh.HandleBatch(0, []udpbatch.Packet{{Data: frame, From: netip.MustParseAddrPort("127.0.0.77:7777")}})
+		sessions = append(sessions, s)
+	}
+	gone, next := &sessions[0].front, &sessions[1].front
+	if gone.taken(path) || next.taken(path) {
+		t.Error("an address that nobody has proven is kept from one of them")
+	}
+	next.proven.Store(true)
+	host.paths.own(path, sessions[1])
+	if !gone.taken(path) || next.taken(path) {
+		t.Errorf("after the second has proven the path: %v, %v", gone.taken(path), next.taken(path))
+	}
+	before := sessions[0].Stats()
+	sessions[0].fromPion([]byte{21, 254, 253, 0, 0, 0, 0, 0, 0, 0, 9, 0, 2, 1, 0})
+	if after := sessions[0].Stats(); after.PacketsOut != before.PacketsOut || after.Dropped != before.Dropped+1 {
+		t.Errorf("an alert went out: %+v, before %+v", after, before)
+	}
+	sessions[1].Close()
+	eventually(t, "the path without its owner", func() bool { return !gone.taken(path) })
+}
+
 func TestSlowSessionLosesItsOwnPacketsOnly(t *testing.T) {
 	conn := newVirtualConn("clnt", "clientPasswordclientPassword", func([]byte) {})
 	conn.started.Store(true)

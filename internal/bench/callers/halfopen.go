@@ -40,7 +40,10 @@ func oneCheck(ctx context.Context, offer, answer string) error {
 	if len(fields) < 6 {
 		return errors.New("the answer has no candidate")
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "udp4", net.JoinHostPort(fields[4], fields[5]))
+	// From an address of its own: the session lives on for seconds, and must not say
+	// anything to the next call that gets the port.
+	dialer := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	conn, err := dialer.DialContext(ctx, "udp4", net.JoinHostPort(fields[4], fields[5]))
 	if err != nil {
 		return err
 	}

@@ -226,6 +226,11 @@ func (u *usher) Drops() map[string]uint64 {
 	if st.KernelDrops > 0 {
 		drops["socket"] = st.KernelDrops
 	}
+	for reason, n := range st.Ended {
+		if n > 0 {
+			drops["ended: "+reason.String()] = n
+		}
+	}
 	return drops
 }
 
