@@ -23,7 +23,7 @@ import (
 func needHandover(t *testing.T) {
 	t.Helper()
 	if !handoverSupported {
-		t.Skip("descriptors cannot be passed on here")
+		t.Skip("a relay can be handed over on Linux only")
 	}
 }
 

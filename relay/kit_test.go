@@ -306,18 +306,17 @@ func (h *host) reply(r received, flags trunk.Flags, payload string, ssrcs ...uin
 }
 
 // want waits for a frame of a client.
-func (h *host) want(client netip.AddrPort) received {
+func (h *host) want(client netip.AddrPort) (r received) {
 	h.b.t.Helper()
 	select {
-	case r := <-h.got:
+	case r = <-h.got:
 		if r.Client != client {
 			h.b.t.Fatalf("host got a packet of %v, want %v", r.Client, client)
 		}
-		return r
 	case <-time.After(10 * time.Second):
 		h.b.t.Fatalf("host got nothing; drops: %v", h.b.allDrops())
 	}
-	panic("unreachable")
+	return r
 }
 
 // nothing fails if the Host got a frame. Call it after a count has shown that

@@ -2,7 +2,6 @@ package transceiver
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
@@ -42,16 +41,7 @@ func talk(s *Session) error {
 func TestAListenerSurvivesADeadClusterRelay(t *testing.T) {
 	s := newSite(t, false)
 	s.hosts[0].cfg.OnSession = talk
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket := &mutable{PacketConn: conn}
-	c := newClient(t, func(se *webrtc.SettingEngine) {
-		mux := webrtc.NewICEUDPMux(nil, socket)
-		t.Cleanup(func() { _ = mux.Close() })
-		se.SetICEUDPMux(mux)
-	})
+	c, socket := mutableClient(t)
 	if _, err := c.pc.AddTransceiverFromKind(webrtc.RTPCodecTypeAudio, webrtc.RTPTransceiverInit{Direction: webrtc.RTPTransceiverDirectionRecvonly}); err != nil {
 		t.Fatal(err)
 	}

@@ -274,20 +274,26 @@ func TestEitherTierRestartsUnderACall(t *testing.T) {
 	}
 }
 
+// mutableClient is a client and its socket, which can be muted.
+func mutableClient(t *testing.T) (*client, *mutable) {
+	t.Helper()
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := &mutable{PacketConn: conn}
+	return newClient(t, func(se *webrtc.SettingEngine) {
+		mux := webrtc.NewICEUDPMux(nil, socket)
+		t.Cleanup(func() { _ = mux.Close() })
+		se.SetICEUDPMux(mux)
+	}), socket
+}
+
 func TestARestartedEdgeIsToldItsSilentFlows(t *testing.T) {
 	for name, direct := range map[string]bool{"by way of the cluster relay": false, "answered directly": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, direct)
-			conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			socket := &mutable{PacketConn: conn}
-			c := newClient(t, func(se *webrtc.SettingEngine) {
-				mux := webrtc.NewICEUDPMux(nil, socket)
-				t.Cleanup(func() { _ = mux.Close() })
-				se.SetICEUDPMux(mux)
-			})
+			c, socket := mutableClient(t)
 			ch := c.channel()
 			session := c.call(s.hosts[0], AcceptOptions{})
 			wait(t, "DTLS", session.Connected())

@@ -5,11 +5,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/usher-rtc/usher/examples/internal/cli"
 	"github.com/usher-rtc/usher/examples/internal/echo"
@@ -65,15 +63,5 @@ func run(ctx context.Context, args []string) error {
 	defer pages.Close()
 	slog.Info("ready: open this in a browser", "page", pages.URL(), "ingress", fmt.Sprint(network.Ingresses))
 
-	select {
-	case err := <-network.Failed:
-		return err
-	case <-ctx.Done():
-	}
-	limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if err := site.Shutdown(limit); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return nil
+	return network.Run(ctx, site.Shutdown)
 }

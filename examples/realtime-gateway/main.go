@@ -29,7 +29,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/usher-rtc/usher/examples/internal/cli"
 	"github.com/usher-rtc/usher/examples/internal/local"
@@ -127,17 +126,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	slog.Info("ready: open this in a browser", "page", address, "upstream", cfg.Upstream.Redacted())
 
-	select {
-	case err := <-network.Failed:
-		return err
-	case <-ctx.Done():
-	}
-	limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if err := g.host.Shutdown(limit); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return nil
+	return network.Run(ctx, g.host.Shutdown)
 }
 
 // clientTokens reads the tokens of a file, or makes one up.

@@ -12,12 +12,10 @@ package main
 import (
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/usher-rtc/usher/examples/internal/cli"
 	"github.com/usher-rtc/usher/examples/internal/local"
@@ -84,17 +82,7 @@ func run(ctx context.Context, args []string) error {
 	defer pages.Close()
 	slog.Info("ready: open this in a browser", "page", pages.URL())
 
-	select {
-	case err := <-network.Failed:
-		return err
-	case <-ctx.Done():
-	}
-	limit, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if err := site.Shutdown(limit); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return nil
+	return network.Run(ctx, site.Shutdown)
 }
 
 // handler serves this program's page in place of the quickstart's.

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/usher-rtc/usher/internal/parts"
 )
 
 func linuxConn(t testing.TB, cfg SocketConfig) (*Conn, *mmsgConn) {
@@ -102,7 +104,7 @@ func TestOffloadThereAndBack(t *testing.T) {
 		in, _ := linuxConn(t, SocketConfig{Addr: netip.MustParseAddrPort(addr), GRO: true})
 		out, _ := linuxConn(t, SocketConfig{Addr: netip.MustParseAddrPort(addr), GSO: true})
 		if in.Stats().GRO != OffloadOn || out.Stats().GSO != OffloadOn {
-			t.Skipf("GRO %s, GSO %s", in.Stats().GRO, out.Stats().GSO)
+			parts.Need(t, fmt.Errorf("GRO is %s and GSO %s: this needs Linux 5.0 or later", in.Stats().GRO, out.Stats().GSO))
 		}
 		h := &batchSizes{collector: newCollector()}
 		serve(t, h, GroupConfig{Batch: 8}, in)
@@ -377,7 +379,7 @@ func TestListenOnAZone(t *testing.T) {
 	}
 	lo, err := net.InterfaceByName("lo")
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("no loopback interface with the name lo: %v", err)
 	}
 	for _, zone := range []string{"", "lo", fmt.Sprint(lo.Index)} {
 		n, err := zoneIndex(zone)

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"net/netip"
 	"time"
@@ -41,10 +42,9 @@ type Network struct {
 	Codec ufrag.Codec
 	// Ingresses are what transceivers advertise.
 	Ingresses []transceiver.Ingress
-	// Failed yields the error of a relay that has stopped by itself.
-	Failed <-chan error
 
-	keys *ufrag.Keyring
+	failed <-chan error // of a relay that has stopped by itself
+	keys   *ufrag.Keyring
 }
 
 // Start starts the relay. The context bounds nothing but the start.
@@ -70,7 +70,7 @@ func Start(ctx context.Context, cfg Config) (*Network, error) {
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- n.Relay.Serve() }()
-	n.Failed = failed
+	n.failed = failed
 	return n, nil
 }
 
@@ -84,6 +84,26 @@ func (n *Network) Host() transceiver.Config {
 		AllowRelays: []netip.Prefix{trunkNet},
 		Ingresses:   n.Ingresses,
 	}
+}
+
+// stopLimit is how long calls may take to end when the program does.
+const stopLimit = 2 * time.Second
+
+// Run waits until the context ends or the relay fails, and returns why the relay
+// failed. Then it calls shutdown, which ends the calls; those that do not end in
+// time end with the process.
+func (n *Network) Run(ctx context.Context, shutdown func(context.Context) error) error {
+	select {
+	case err := <-n.failed:
+		return err
+	case <-ctx.Done():
+	}
+	limit, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	if err := shutdown(limit); !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
 }
 
 // Close stops the relay.

@@ -32,7 +32,7 @@ func TestFloorLines(t *testing.T) {
 // A table's memory and collections are positive, and of the size that a slot has.
 func TestMeasureTable(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a million flows")
+		t.Skip("-short: this fills a table with a million flows, twice")
 	}
 	f, err := measureTable(client6)
 	if err != nil {
