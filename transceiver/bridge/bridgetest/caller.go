@@ -319,11 +319,18 @@ func (c *Caller) Hear(d time.Duration) [][]byte {
 // (bridge.Utterance.Wait), plays all that is queued and returns it.
 func (c *Caller) HearOut() [][]byte {
 	c.t.Helper()
+	return c.play(c.Said())
+}
+
+// Said waits until the service asks when the client has heard everything
+// (bridge.Utterance.Wait), which is when all of it was written, and returns how
+// much of it is queued.
+func (c *Caller) Said() time.Duration {
+	c.t.Helper()
 	c.wait("it asked for the end of what it says", func() bool { return len(c.marks) > 0 })
 	c.mu.Lock()
-	all := c.queued
-	c.mu.Unlock()
-	return c.play(all)
+	defer c.mu.Unlock()
+	return c.queued
 }
 
 // play plays what is queued and tells the service.
