@@ -3,13 +3,13 @@
 
 test:   ## every module, as in the README
 	go test work
-race:   ## the root and example modules under the race detector
+race:   ## every module but what measures, under the race detector
 	./scripts/race.sh
 lint:   ## golangci-lint, built once and cached
 	./scripts/lint.sh
 tidy:   ## go.mod of every module is tidy and builds without the workspace
 	./scripts/tidy.sh
-cross:  ## every package builds for darwin and windows
+cross:  ## every package but the end-to-end tests builds for darwin and windows
 	./scripts/cross.sh
 fuzz:   ## FUZZTIME=20s of every fuzz target
 	./scripts/fuzz.sh

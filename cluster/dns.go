@@ -104,7 +104,7 @@ type DNS struct {
 // NewDNS starts a directory. The caller closes it. The error is a [*ConfigError].
 func NewDNS(cfg DNSConfig) (*DNS, error) {
 	if err := cfg.setDefaults(); err != nil {
-		return nil, err
+		return nil, config.In("cluster.DNSConfig", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &DNS{cfg: cfg, cancel: cancel, ask: make(chan uint16, MaxID+1)}

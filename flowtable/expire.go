@@ -65,12 +65,33 @@ func (t *Table) Expire(now Tick) int {
 		if t.sweepPos++; t.sweepPos > t.high {
 			t.sweepPos = 1
 		}
-		if s := t.at(t.sweepPos); s.state != 0 && t.expired(s, now) {
+		s := t.at(t.sweepPos)
+		switch {
+		case s.state == 0:
+		case t.expired(s, now):
 			t.expire(t.sweepPos)
 			removed++
+		default:
+			t.age(t.sweepPos, s, now)
 		}
 	}
 	return removed
+}
+
+// oldest is the age in milliseconds at which a flow's ownership and a claim to it
+// stop to age: the sweep is back before it could be 25 days, and negative.
+const oldest = 7 * 24 * 60 * 60 * 1000
+
+// age keeps the ticks of a flow that lives on for weeks within what a Tick can tell.
+func (t *Table) age(r Ref, s *slot, now Tick) {
+	if s.owned.since(now) > oldest {
+		s.owned = now - oldest
+	}
+	if s.flags&flagContended != 0 {
+		if _, age, _ := t.Contender(r, now); age > oldest {
+			s.flags &^= flagContended
+		}
+	}
 }
 
 func (t *Table) expired(s *slot, now Tick) bool {

@@ -8,8 +8,8 @@ import (
 )
 
 // Tick is a point in time in milliseconds from an origin that the caller
-// chooses and keeps. It wraps after 49 days, which is harmless: only
-// differences of at most an idle timeout are ever computed.
+// chooses and keeps. It wraps after 49 days, which is harmless: differences are of
+// at most an idle timeout, and a table keeps those that could grow beyond a week at it.
 type Tick uint32
 
 // since is how many milliseconds before now the tick lies. A tick slightly
@@ -74,7 +74,7 @@ type Flow struct {
 	NumSSRCs uint8
 	// LastUpstream is when the upstream last sent to this client, or the flow's creation.
 	LastUpstream Tick
-	// Since is when the present owner got the flow.
+	// Since is when the present owner got the flow, at most about a week ago.
 	Since Tick
 }
 
@@ -91,6 +91,34 @@ func (p *packedKey) pack(k Key) {
 func packKey(k Key) (p packedKey) {
 	p.pack(k)
 	return p
+}
+
+// words is a key in registers, the way a packet's is compared: bytes that were written
+// in other pieces than they are read in have to be waited for.
+type words struct {
+	hi, lo uint64 // IPv6 or mapped IPv4 address
+	end    uint32 // port, ingress
+}
+
+func wordsOf(k Key) words {
+	w := words{end: uint32(k.Client.Port())<<16 | uint32(k.Ingress)}
+	w.hi, w.lo = addrWords(k.Client.Addr())
+	return w
+}
+
+func addrWords(a netip.Addr) (hi, lo uint64) {
+	if a.Is4() {
+		b := a.As4()
+		return 0, 0xffff<<32 | uint64(binary.BigEndian.Uint32(b[:]))
+	}
+	b := a.As16()
+	return binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])
+}
+
+func (p *packedKey) words() words {
+	return words{
+		hi: binary.BigEndian.Uint64(p[:]), lo: binary.BigEndian.Uint64(p[8:]), end: binary.BigEndian.Uint32(p[16:]),
+	}
 }
 
 func (p *packedKey) unpack() Key {

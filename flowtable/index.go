@@ -3,6 +3,7 @@ package flowtable
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -17,8 +18,55 @@ const (
 // The key index: linear probing; deletion shifts later entries back, so there
 // are no tombstones to clean up.
 
-func (t *Table) find(p *packedKey) (Ref, uint64) {
-	h := maphash.Bytes(t.seed, p[:])
+// The index grows with the flows, because a packet needs one entry of it: that of a
+// few thousand flows stays in the processor's cache, where the same flows strewn over
+// a large one do not. It grows in few steps, so that a packet waits for entering at
+// most 3/4 of lastKeys flows anew.
+const (
+	firstKeys  = 1 << 12
+	lastKeys   = 1 << 16 // the next step is the whole index
+	keysFactor = 4
+)
+
+// setKeys makes an empty index.
+func (t *Table) setKeys(n int) {
+	t.keys, t.keyMask = make([]uint32, n), uint64(n-1)
+	// A load of at most 3/4 keeps linear probing short.
+	t.keyRoom = n / 4 * 3
+	if n == t.keyMax {
+		t.keyRoom = t.max
+	}
+}
+
+// growKeys makes the index larger and enters all flows, also the one that did not
+// fit.
+func (t *Table) growKeys() {
+	n := len(t.keys) * keysFactor
+	if n > lastKeys {
+		n = t.keyMax
+	}
+	t.setKeys(min(n, t.keyMax))
+	for r := Ref(1); r <= t.high; r++ {
+		if s := t.at(r); s.state != 0 {
+			t.insertKey(s.key.words(), r)
+		}
+	}
+}
+
+// hash is a keyed hash of a key: each factor is a secret number, so that nobody can
+// choose addresses that meet.
+func (t *Table) hash(w words) uint64 {
+	a := mix(w.hi^t.secret[0], w.lo^t.secret[1])
+	return mix(a^t.secret[2], uint64(w.end)^t.secret[3])
+}
+
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+func (t *Table) find(w words) (Ref, uint64) {
+	h := t.hash(w)
 	tag := uint32(h>>56) << refBits
 	for i := h & t.keyMask; ; i = (i + 1) & t.keyMask {
 		e := t.keys[i]
@@ -26,15 +74,15 @@ func (t *Table) find(p *packedKey) (Ref, uint64) {
 			return 0, 0
 		}
 		if e&^refMask == tag {
-			if r := Ref(e & refMask); t.at(r).key == *p {
+			if r := Ref(e & refMask); t.at(r).key.words() == w {
 				return r, i
 			}
 		}
 	}
 }
 
-func (t *Table) insertKey(p *packedKey, r Ref) {
-	h := maphash.Bytes(t.seed, p[:])
+func (t *Table) insertKey(w words, r Ref) {
+	h := t.hash(w)
 	i := h & t.keyMask
 	for t.keys[i] != 0 {
 		i = (i + 1) & t.keyMask
@@ -43,7 +91,7 @@ func (t *Table) insertKey(p *packedKey, r Ref) {
 }
 
 func (t *Table) removeKey(p *packedKey, r Ref) {
-	found, hole := t.find(p)
+	found, hole := t.find(p.words())
 	if found != r {
 		panic("flowtable: key index is corrupt") // cannot happen; better than a table that lies
 	}
@@ -52,7 +100,7 @@ func (t *Table) removeKey(p *packedKey, r Ref) {
 		if e == 0 {
 			break
 		}
-		home := maphash.Bytes(t.seed, t.at(Ref(e & refMask)).key[:]) & t.keyMask
+		home := t.hash(t.at(Ref(e&refMask)).key.words()) & t.keyMask
 		// The entry may move into the hole unless its home lies after it.
 		if (i-home)&t.keyMask >= (i-hole)&t.keyMask {
 			t.keys[hole] = e
@@ -62,31 +110,47 @@ func (t *Table) removeKey(p *packedKey, r Ref) {
 	t.keys[hole] = 0
 }
 
-// The IP index: chains through the slots, newest first. A bucket's chain may
-// hold several addresses.
+// The IP index: chains through the slots, those that were confirmed last in front and
+// unconfirmed flows at the end, where no number of them hides a confirmed one. A
+// bucket's chain may hold several addresses. The first flow's ipPrev is the last.
 
 func (t *Table) ipBucket(p []byte) uint64 { return maphash.Bytes(t.seed, p[:16]) & t.ipMask }
 
-func (t *Table) linkIP(p *packedKey, r Ref) {
-	b := &t.ips[t.ipBucket(p[:])]
+func (t *Table) linkIP(s *slot, r Ref) {
+	b := &t.ips[t.ipBucket(s.key[:])]
 	head := Ref(b.Load())
 	l := t.link(r)
-	l.ipNext, l.ipPrev = head, 0
-	if head != 0 {
-		t.link(head).ipPrev = r
+	if head == 0 {
+		l.ipNext, l.ipPrev = 0, r
+		b.Store(uint32(r))
+		return
 	}
+	first := t.link(head)
+	l.ipPrev = first.ipPrev
+	first.ipPrev = r
+	if s.state == Unconfirmed {
+		l.ipNext = 0
+		t.link(l.ipPrev).ipNext = r
+		return
+	}
+	l.ipNext = head
 	b.Store(uint32(r))
 }
 
-func (t *Table) unlinkIP(p *packedKey, r Ref) {
+func (t *Table) unlinkIP(s *slot, r Ref) {
+	b := &t.ips[t.ipBucket(s.key[:])]
+	head := Ref(b.Load())
 	l := t.link(r)
+	if r == head {
+		b.Store(uint32(l.ipNext))
+		head = l.ipNext
+	} else {
+		t.link(l.ipPrev).ipNext = l.ipNext
+	}
 	if l.ipNext != 0 {
 		t.link(l.ipNext).ipPrev = l.ipPrev
-	}
-	if l.ipPrev != 0 {
-		t.link(l.ipPrev).ipNext = l.ipNext
-	} else {
-		t.ips[t.ipBucket(p[:])].Store(uint32(l.ipNext))
+	} else if head != 0 {
+		t.link(head).ipPrev = l.ipPrev
 	}
 }
 
@@ -122,8 +186,8 @@ func appendOwner(dst []Owner, o Owner) []Owner {
 }
 
 // Owners appends to dst the owners of confirmed flows with this client IP
-// address, each once, newest flow first, until dst's capacity is used up. It
-// looks at a bounded number of flows.
+// address, each once, that of the flow confirmed last first, until dst's capacity is
+// used up. It looks at a bounded number of flows.
 func (t *Table) Owners(ip netip.Addr, dst []Owner) []Owner {
 	a := ip.As16()
 	r := Ref(t.ips[t.ipBucket(a[:])].Load())

@@ -87,6 +87,8 @@ const (
 type Table struct {
 	mu   sync.Mutex
 	seed maphash.Seed
+	// secret is the key of the key index's hash.
+	secret [4]uint64
 
 	hot  [][]slot // chunks; parallel to cold
 	cold [][]links
@@ -95,6 +97,8 @@ type Table struct {
 
 	keys     []uint32 // open addressing: Ref, and 8 bits of hash on top
 	keyMask  uint64
+	keyMax   int             // the most entries of keys
+	keyRoom  int             // how many flows keys has room for
 	ips      []atomic.Uint32 // heads of chains; read without the lock by MayHave
 	ipMask   uint64
 	ssrcs    []uint32 // open addressing: Ref, which SSRC (2 bits), 6 bits of hash
@@ -159,9 +163,11 @@ func New(c Config) (*Table, error) {
 		localIndex: make(map[netip.Addr]uint16),
 		onRemove:   c.OnRemove,
 	}
-	// A load of at most 3/4 keeps linear probing short.
-	keys := pow2(c.MaxFlows + c.MaxFlows/3 + 1)
-	t.keys, t.keyMask = make([]uint32, keys), uint64(keys-1)
+	for i := range t.secret {
+		t.secret[i] = maphash.Comparable(t.seed, i)
+	}
+	t.keyMax = pow2(c.MaxFlows + c.MaxFlows/3 + 1)
+	t.setKeys(min(t.keyMax, firstKeys))
 	ips := pow2(c.MaxFlows)
 	t.ips, t.ipMask = make([]atomic.Uint32, ips), uint64(ips-1)
 	// Room for three SSRCs a flow: audio, video and its retransmission. What
@@ -216,9 +222,7 @@ func (t *Table) link(r Ref) *links {
 
 // Lookup finds a flow, or returns 0.
 func (t *Table) Lookup(k Key) Ref {
-	var p packedKey
-	p.pack(k)
-	r, _ := t.find(&p)
+	r, _ := t.find(wordsOf(k))
 	return r
 }
 
@@ -288,9 +292,9 @@ func (t *Table) internLocal(a netip.Addr) uint16 {
 // table or the budget of unconfirmed flows is full, the unconfirmed flow that
 // was idle longest is evicted; without one Insert returns false.
 func (t *Table) Insert(f *Flow) (Ref, bool) {
-	var p packedKey
-	p.pack(f.Key)
-	if old, _ := t.find(&p); old != 0 {
+	p := packKey(f.Key)
+	w := p.words()
+	if old, _ := t.find(w); old != 0 {
 		t.Remove(old)
 	}
 	if t.n >= t.max || f.State == Unconfirmed && t.unconf >= t.unconfMax {
@@ -308,9 +312,12 @@ func (t *Table) Insert(f *Flow) (Ref, bool) {
 	if f.TCP {
 		s.flags |= flagTCP
 	}
-	t.insertKey(&p, r)
-	t.linkIP(&p, r)
-	t.n++
+	if t.n++; t.n > t.keyRoom {
+		t.growKeys()
+	} else {
+		t.insertKey(w, r)
+	}
+	t.linkIP(s, r)
 	t.counters.Inserted++
 	if f.State == Unconfirmed {
 		t.pushUnconfirmed(r)
@@ -357,7 +364,7 @@ func (t *Table) unlink(r Ref) {
 		t.clearSSRCs(r)
 	}
 	t.removeKey(&s.key, r)
-	t.unlinkIP(&s.key, r)
+	t.unlinkIP(s, r)
 	s.state = 0
 	l := t.link(r)
 	l.ipNext = t.free
@@ -382,7 +389,9 @@ func (t *Table) Confirm(r Ref, now Tick, ssrcs []uint32) {
 	s.last = now
 	if s.state == Unconfirmed {
 		t.dropUnconfirmed(r)
+		t.unlinkIP(s, r)
 		s.state = Confirmed
+		t.linkIP(s, r)
 	}
 	if len(ssrcs) > 0 {
 		t.setSSRCs(r, ssrcs[:min(len(ssrcs), MaxSSRCs)])

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -189,35 +190,28 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Resolver == nil {
 		c.Resolver = ufrag.EmbeddedIPv4{}
 	}
-	if c.MaxFlows == 0 {
-		c.MaxFlows = flowtable.DefaultMaxFlows
-	}
-	if c.TrunkMTU == 0 {
-		c.TrunkMTU = trunk.DefaultMTU
-	}
-	if c.ReadBuffer == 0 {
-		c.ReadBuffer = defaultReadBuffer
-	}
 	if c.StoreKeys == nil {
 		c.StoreKeys = c.TrunkKeys
 		if c.TrunkKeys == nil {
 			c.StoreKeys = c.EdgeKeys
 		}
 	}
-	if c.StoreTTL == 0 {
-		c.StoreTTL = defaultStoreTTL
-	}
-	if c.StoreTimeout == 0 {
-		c.StoreTimeout = defaultStoreTimeout
-	}
-	if c.StoreLookups == 0 {
-		c.StoreLookups = defaultStoreLookups
-	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	if c.Trace == nil {
 		c.Trace = new(Trace)
+	}
+	err := cmp.Or(
+		config.Default("MaxFlows", &c.MaxFlows, flowtable.DefaultMaxFlows),
+		config.Default("TrunkMTU", &c.TrunkMTU, trunk.DefaultMTU),
+		config.Default("ReadBuffer", &c.ReadBuffer, defaultReadBuffer),
+		config.Default("StoreTTL", &c.StoreTTL, defaultStoreTTL),
+		config.Default("StoreTimeout", &c.StoreTimeout, defaultStoreTimeout),
+		config.Default("StoreLookups", &c.StoreLookups, defaultStoreLookups),
+	)
+	if err != nil {
+		return c, err
 	}
 	return c, c.validate()
 }
@@ -246,8 +240,6 @@ func (c *Config) validate() error {
 		return config.Errorf("TrunkMTU", "%d is not in %d..%d", c.TrunkMTU, minTrunkMTU, trunk.MaxDatagram)
 	case c.MaxBatchDelay < 0 || c.MaxBatchDelay > maxBatchDelay:
 		return config.Errorf("MaxBatchDelay", "%v is not in 0..%v", c.MaxBatchDelay, maxBatchDelay)
-	case c.ReadBuffer < 0:
-		return config.Errorf("ReadBuffer", "negative")
 	}
 	if err := c.validateStore(); err != nil {
 		return err

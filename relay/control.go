@@ -14,9 +14,11 @@ const (
 	// housekeeping is the interval of everything that is not due at a packet:
 	// greeting peers again, expiry on a quiet relay, log lines, the heartbeat.
 	housekeeping = 250 * time.Millisecond
-	// greetFor is how long the relay goes on greeting a peer that it sends to
-	// and that has never answered.
-	greetFor = 10 * time.Second
+	// maxGreetings is how often the relay greets a peer that it has sent something to
+	// and that has never answered, of itself: two seconds. After that a greeting only
+	// goes with a packet to or from it. So what an address gets for a packet or two that
+	// name it, by an old ufrag or a replay, has a bound, 36 bytes each.
+	maxGreetings = 8
 	// forgetAfter is how long a silent peer is remembered. Its sequence numbers
 	// go with it, so it must be longer than any flow may be silent.
 	forgetAfter = time.Hour
@@ -49,7 +51,7 @@ type peer struct {
 	// unanswered is when the first packet was sent to it since it was last heard
 	// of; zero if none was.
 	unanswered time.Time
-	met        time.Time
+	greeted    int                      // hellos since the last proof
 	always     bool                     // configured
 	told       bool                     // knows that this relay drains
 	announced  map[uint32]*announcement // by token: not yet answered
@@ -89,10 +91,10 @@ type control struct {
 // peer returns what the worker knows about a Host or another relay, and greets a
 // new one.
 func (w *worker) peer(addr netip.AddrPort, remote bool) *peer {
-	k := peerKey{addr, remote}
-	if p := w.lastPeer; p != nil && p.peerKey == k {
+	if p := w.lastPeer; p != nil && p.addr == addr && p.remote == remote {
 		return p
 	}
+	k := peerKey{addr, remote}
 	p := w.peers[k]
 	if p == nil {
 		var secret [16]byte
@@ -133,7 +135,7 @@ func (w *worker) forget(p *peer) {
 }
 
 func (w *worker) newPeer(k peerKey, link *trunk.Link) *peer {
-	p := &peer{peerKey: k, keys: w.srv.cfg.TrunkKeys, link: link, met: w.now, used: w.now}
+	p := &peer{peerKey: k, keys: w.srv.cfg.TrunkKeys, link: link, used: w.now}
 	if k.remote {
 		p.keys, p.heard = w.srv.cfg.EdgeKeys, w.now
 	}
@@ -146,8 +148,11 @@ func (w *worker) hello(p *peer) {
 	if !ok {
 		return
 	}
+	p.greeted++
 	h := p.link.Header(trunk.TypeHello)
-	m := trunk.Hello{Nonce: nonce, Role: trunk.RoleRelay, Ingresses: w.srv.ids}
+	// Without the ids of the ingresses: those who have proven to be peers get them with
+	// the answer to their nonce.
+	m := trunk.Hello{Nonce: nonce, Role: trunk.RoleRelay}
 	out, ok := m.Append(w.pieces, &h, p.keys)
 	w.post(p, out, ok)
 }
@@ -198,7 +203,7 @@ func (w *worker) onControl(p *peer) {
 				w.ack(p, &ack)
 			}
 			if proven {
-				p.told = false
+				p.told, p.greeted = false, 0
 			}
 			if proven && p.remote {
 				w.onRelayUp(p)
@@ -296,7 +301,7 @@ func (w *worker) housekeep() {
 		switch {
 		case p.bundle.Builder == nil && !p.always && w.now.Sub(p.used) > forgetAfter:
 			w.forget(p)
-		case !proven && (p.always || w.now.Sub(p.met) < greetFor):
+		case !proven && (p.always || p.greeted < maxGreetings):
 			w.hello(p)
 		}
 	}
@@ -330,7 +335,11 @@ func (w *worker) logDrops() {
 		if count == l.count || !l.at.IsZero() && w.now.Sub(l.at) < logEvery {
 			continue
 		}
-		w.srv.log.Warn("dropped packets", "reason", r.String(), "count", count-l.count)
+		args := []any{"reason", r.String(), "count", count - l.count}
+		if hint := hints[r]; hint != "" {
+			args = append(args, "hint", hint)
+		}
+		w.srv.log.Warn("dropped packets", args...)
 		l.at, l.count = w.now, count
 	}
 }

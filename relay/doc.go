@@ -55,8 +55,9 @@
 // With [Config].Handover, starting a second process is an upgrade: New finds the
 // running relay and gets its sockets, Serve its flows, and that relay's Serve
 // returns [ErrHandedOver]. Packets wait in the kernel for that moment; Hosts notice
-// nothing, because the epoch stays. A successor that fails before it serves changes
-// nothing. The two processes must be of one user (or the one that has the sockets of
+// nothing, because the epoch stays. A successor that fails or hangs before it serves
+// changes nothing; a running relay that is killed or closed in the middle leaves its
+// sockets to the successor, which serves with what it got. The two processes must be of one user (or the one that has the sockets of
 // root), see the same path, and agree on cluster, workers, trunk and ingresses.
 //
 // # Operation

@@ -24,8 +24,10 @@ type handover struct {
 	path string
 	// listener is another one after a successor has taken the path and failed.
 	listener *net.UnixListener
-	info     fs.FileInfo // of the socket, to remove no other
-	busy     atomic.Bool // a successor has the sockets
+	info     fs.FileInfo   // of the socket, to remove no other
+	busy     atomic.Bool   // a successor has the sockets
+	left     atomic.Bool   // the server closes, and a successor may serve in its place
+	most     time.Duration // handoverMost
 	work     sync.WaitGroup
 	closing  context.Context
 	cancel   context.CancelFunc
@@ -41,7 +43,7 @@ func bindHandover(s *Server) (*handover, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return nil, fmt.Errorf("relay: Handover: %s is there and not a socket", path)
 	}
-	h := &handover{srv: s}
+	h := &handover{srv: s, most: handoverMost}
 	h.closing, h.cancel = context.WithCancel(context.Background())
 	if err := h.listen(); err != nil {
 		h.close()
@@ -124,8 +126,9 @@ func (h *handover) close() {
 	h.mu.Unlock()
 	h.work.Wait()
 	// A successor that has put its socket at the path and does not get to serve leaves
-	// it there: the running relay puts its own in its place, maybe just now.
-	if (h.srv.owner.Load() || h.path != h.srv.cfg.Handover) && h.mine() {
+	// it there: the running relay puts its own in its place, maybe just now. So does
+	// one that closes and leaves the clients to a successor, which does the same.
+	if (h.srv.owner.Load() && !h.left.Load() || h.path != h.srv.cfg.Handover) && h.mine() {
 		_ = os.Remove(h.path) // it may be gone by now
 	}
 }
@@ -169,18 +172,35 @@ func (h *handover) converse(conn *net.UnixConn) {
 		h.log("refused", err)
 		return
 	}
-	if err := h.offer(l); err != nil {
+	token, err := newToken()
+	if err != nil {
+		h.log("refused", err)
+		return
+	}
+	defer func() { _ = token.Close() }()
+	if err := h.offer(l, token); err != nil {
 		h.log("refused", err)
 		return
 	}
 	defer h.busy.Store(false)
 	h.wait(conn, handoverWait)
 	if err := l.expect(msgTake, nil); err != nil {
-		l.abort(errors.New("nothing came after the sockets were handed over"))
+		h.giveUp(l, token, errors.New("nothing came after the sockets were handed over"))
 		h.log("not begun", err)
 		return
 	}
-	h.handOver(conn, l, stop)
+	h.handOver(conn, l, token, stop)
+}
+
+// giveUp ends the conversation before the commit: this relay goes on. If it closes, it
+// says nothing, and leaves the token to the successor, which then serves.
+func (h *handover) giveUp(l *line, token *os.File, why error) {
+	if h.closing.Err() != nil {
+		h.left.Store(true)
+		return
+	}
+	takeToken(token)
+	l.abort(why)
 }
 
 func (h *handover) log(what string, err error) {
@@ -197,9 +217,9 @@ func (h *handover) wait(conn *net.UnixConn, d time.Duration) {
 	}
 }
 
-// offer checks that a successor fits and sends it the sockets. After nil, busy is
-// set.
-func (h *handover) offer(l *line) error {
+// offer checks that a successor fits and sends it the token and the sockets. After
+// nil, busy is set.
+func (h *handover) offer(l *line, token *os.File) error {
 	s := h.srv
 	h.wait(l.conn, handoverGreeting)
 	var next shape
@@ -223,16 +243,16 @@ func (h *handover) offer(l *line) error {
 	if !h.busy.CompareAndSwap(false, true) {
 		return refuse("Handover", "another hand-over is under way")
 	}
-	err := h.sendSockets(l)
+	err := h.sendSockets(l, token)
 	if err != nil {
 		h.busy.Store(false)
 	}
 	return err
 }
 
-func (h *handover) sendSockets(l *line) error {
+func (h *handover) sendSockets(l *line, token *os.File) error {
 	s := h.srv
-	if err := l.sendJSON(msgOffer, offer{Epoch: s.epoch, Ran: time.Since(s.start)}); err != nil {
+	if err := l.sendJSON(msgOffer, offer{Epoch: s.epoch, Ran: time.Since(s.start)}, token); err != nil {
 		return err
 	}
 	for _, w := range s.workers {
@@ -291,10 +311,10 @@ func (p *pause) park(w *worker) {
 
 // handOver stops the workers, sends what they know, and ends the server if the
 // successor says that it is ready for all of it. If not, they go on.
-func (h *handover) handOver(conn *net.UnixConn, l *line, stop func() bool) {
+func (h *handover) handOver(conn *net.UnixConn, l *line, token *os.File, stop func() bool) {
 	s := h.srv
 	if s.draining.Load() {
-		l.abort(errors.New("the running relay drains"))
+		h.giveUp(l, token, errors.New("the running relay drains"))
 		h.log("not begun", errors.New("this relay drains"))
 		return
 	}
@@ -308,10 +328,14 @@ func (h *handover) handOver(conn *net.UnixConn, l *line, stop func() bool) {
 	for _, w := range s.workers {
 		w.group.Wake()
 	}
-	sum, err := h.snapshot(p, l)
+	step := func() { h.wait(conn, min(handoverLimit, time.Until(begin.Add(h.most)))) }
+	sum, err := h.snapshot(p, l, step)
 	if err == nil {
-		h.wait(conn, handoverLimit)
+		step()
 		err = l.expect(msgReady, nil)
+	}
+	if err == nil && s.draining.Load() {
+		err = errors.New("the running relay drains")
 	}
 	if err == nil && !stop() {
 		err = errors.New("the server closes")
@@ -321,11 +345,11 @@ func (h *handover) handOver(conn *net.UnixConn, l *line, stop func() bool) {
 		err = l.send(msgCommit, nil)
 	}
 	if err != nil {
-		l.abort(fmt.Errorf("the hand-over failed: %w", err))
+		h.giveUp(l, token, fmt.Errorf("the hand-over failed: %w", err))
 		h.log("failed", err)
 		return
 	}
-	if err := h.awaitServing(conn, l); err != nil {
+	if err := h.awaitServing(l, token); err != nil {
 		h.log("failed at its end", err)
 		h.reclaim()
 		return
@@ -336,27 +360,27 @@ func (h *handover) handOver(conn *net.UnixConn, l *line, stop func() bool) {
 	s.log.Info("handed over", "flows", sum.Flows, "peers", sum.Peers, "packets", sum.Packets, "paused", h.took)
 }
 
-// awaitServing waits until the successor serves, and returns why it never will. One
-// that was told the commit and hangs may serve at any moment: nothing but its word or
-// its end says who goes on, so that takes as long as it takes. If this server is
-// closed meanwhile, the successor has everything.
-func (h *handover) awaitServing(conn *net.UnixConn, l *line) error {
+// awaitServing waits until the successor serves, and returns why it does not and will
+// not: then this relay goes on.
+func (h *handover) awaitServing(l *line, token *os.File) error {
 	err := l.expect(msgServing, nil)
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		return err
-	}
-	h.srv.log.Warn("nobody serves: the successor has the flows and has not begun; this relay goes on if it ends")
-	_ = conn.SetDeadline(time.Time{})
-	stop := context.AfterFunc(h.closing, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err = l.expect(msgServing, nil); errors.Is(err, os.ErrDeadlineExceeded) {
+	if err == nil {
 		return nil
 	}
-	return err
+	mine := takeToken(token)
+	var aborted *abortedError
+	if mine || gone(err) || errors.As(err, &aborted) {
+		l.abort(errors.New("it took too long to say that this one serves"))
+		return err
+	}
+	// It has taken the token and cannot be far from its word.
+	h.srv.log.Warn("the successor has not said that it serves, and nobody else may", "error", err)
+	return nil
 }
 
-// snapshot waits until the workers have stopped and sends all that they know.
-func (h *handover) snapshot(p *pause, l *line) (totals, error) {
+// snapshot waits until the workers have stopped and sends all that they know. step
+// sets the deadline of what comes next.
+func (h *handover) snapshot(p *pause, l *line, step func()) (totals, error) {
 	s := h.srv
 	timer := time.NewTimer(handoverLimit)
 	defer timer.Stop()
@@ -369,7 +393,7 @@ func (h *handover) snapshot(p *pause, l *line) (totals, error) {
 			return totals{}, h.closing.Err()
 		}
 	}
-	out := &snapshotWriter{line: l, step: func() { h.wait(l.conn, handoverLimit) }}
+	out := &snapshotWriter{line: l, step: step}
 	for _, w := range s.workers {
 		w.writeSnapshot(out)
 	}

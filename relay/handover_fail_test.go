@@ -2,9 +2,10 @@ package relay
 
 import (
 	"errors"
-	"io"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 )
 
 // dialHandover connects to b's relay as a successor would.
-func (b *bench) dialHandover() *line {
+func (b *bench) dialHandover() *actor {
 	b.t.Helper()
 	c, err := net.Dial(handoverNetwork, b.srv.cfg.Handover)
 	if err != nil {
@@ -23,18 +24,27 @@ func (b *bench) dialHandover() *line {
 	}
 	b.t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-	return newLine(c.(*net.UnixConn))
+	return &actor{line: newLine(c.(*net.UnixConn))}
+}
+
+// actor is a process that takes over as a test wants it to.
+type actor struct {
+	*line
+	token *os.File
 }
 
 // hello gets as far as the sockets.
-func (l *line) greetAs(t *testing.T, s *Server) {
+func (l *actor) greetAs(t *testing.T, s *Server) {
 	t.Helper()
 	if err := l.sendJSON(msgHello, shapeOf(&s.cfg, s.ingresses)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.expect(msgOffer, new(offer)); err != nil {
-		t.Fatal(err)
+	got, _, files, err := l.receive()
+	if err != nil || got != msgOffer || len(files) != 1 {
+		t.Fatalf("got message %d with %d descriptors (%v), want an offer with a token", got, len(files), err)
 	}
+	t.Cleanup(func() { closeFiles(files) })
+	l.token = files[0]
 	for range s.workers {
 		if err := l.expect(msgSockets, new(socketList)); err != nil {
 			t.Fatal(err)
@@ -71,42 +81,42 @@ func TestHandoverRollsBack(t *testing.T) {
 
 	for _, tt := range []struct {
 		name string
-		fail func(t *testing.T, l *line)
+		fail func(t *testing.T, l *actor)
 	}{
-		{"leaves at once", func(*testing.T, *line) {}},
-		{"garbage", func(_ *testing.T, l *line) { _ = l.send(messageType(0x80), []byte("\x00\xff garbage")) }},
-		{"a hello that is no JSON", func(_ *testing.T, l *line) { _ = l.send(msgHello, []byte("{")) }},
-		{"an empty message", func(_ *testing.T, l *line) { _, _ = l.conn.Write(nil) }},
-		{"a large message", func(_ *testing.T, l *line) { _ = l.send(msgHello, make([]byte, maxPiece+100)) }},
-		{"another version", func(t *testing.T, l *line) {
+		{"leaves at once", func(*testing.T, *actor) {}},
+		{"garbage", func(_ *testing.T, l *actor) { _ = l.send(messageType(0x80), []byte("\x00\xff garbage")) }},
+		{"a hello that is no JSON", func(_ *testing.T, l *actor) { _ = l.send(msgHello, []byte("{")) }},
+		{"an empty message", func(_ *testing.T, l *actor) { _, _ = l.conn.Write(nil) }},
+		{"a large message", func(_ *testing.T, l *actor) { _ = l.send(msgHello, make([]byte, maxPiece+100)) }},
+		{"another version", func(t *testing.T, l *actor) {
 			sh := shapeOf(&b.srv.cfg, b.srv.ingresses)
 			sh.Version = 99
 			_ = l.sendJSON(msgHello, sh)
 			var r refusal
-			if err := l.expect(msgRefuse, &r); err != nil || r.Field != "Handover" || !strings.Contains(r.Problem, "version 1") {
+			if err := l.expect(msgRefuse, &r); err != nil || r.Field != "Handover" || !strings.Contains(r.Problem, fmt.Sprintf("version %d", handoverVersion)) {
 				t.Errorf("answer %+v, %v", r, err)
 			}
 		}},
-		{"leaves with the sockets", func(t *testing.T, l *line) { l.greetAs(t, b.srv) }},
-		{"says something else than take", func(t *testing.T, l *line) {
+		{"leaves with the sockets", func(t *testing.T, l *actor) { l.greetAs(t, b.srv) }},
+		{"says something else than take", func(t *testing.T, l *actor) {
 			l.greetAs(t, b.srv)
 			_ = l.send(msgReady, nil)
 		}},
-		{"leaves in the snapshot", func(t *testing.T, l *line) {
+		{"leaves in the snapshot", func(t *testing.T, l *actor) {
 			l.greetAs(t, b.srv)
 			_ = l.send(msgTake, nil)
 			_, _, _, _ = l.receive()
 		}},
-		{"does not like the snapshot", func(t *testing.T, l *line) {
+		{"does not like the snapshot", func(t *testing.T, l *actor) {
 			l.greetAs(t, b.srv)
 			l.toEnd(t)
 			l.abort(errors.New("no"))
 		}},
-		{"leaves before it is ready", func(t *testing.T, l *line) {
+		{"leaves before it is ready", func(t *testing.T, l *actor) {
 			l.greetAs(t, b.srv)
 			l.toEnd(t)
 		}},
-		{"hangs before it is ready", func(t *testing.T, l *line) {
+		{"hangs before it is ready", func(t *testing.T, l *actor) {
 			l.greetAs(t, b.srv)
 			l.toEnd(t)
 			if err := l.expect(msgReady, nil); err == nil || !strings.Contains(err.Error(), "gave up") {
@@ -119,7 +129,7 @@ func TestHandoverRollsBack(t *testing.T) {
 				}
 			}
 		}},
-		{"leaves after the commit", func(t *testing.T, l *line) {
+		{"leaves after the commit", func(t *testing.T, l *actor) {
 			l.greetAs(t, b.srv)
 			l.toEnd(t)
 			_ = l.send(msgReady, nil)
@@ -127,7 +137,7 @@ func TestHandoverRollsBack(t *testing.T) {
 				t.Error(err)
 			}
 		}},
-		{"gives up after the commit", func(t *testing.T, l *line) {
+		{"gives up after the commit", func(t *testing.T, l *actor) {
 			l.greetAs(t, b.srv)
 			l.toEnd(t)
 			_ = l.send(msgReady, nil)
@@ -191,7 +201,13 @@ func predecessor(t *testing.T, talk func(t *testing.T, s *Server, l *line)) (Con
 		}
 		defer func() { _ = conn.Close() }()
 		l := newLine(conn)
-		if err := s.handover.offer(l); err != nil {
+		token, err := newToken()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer func() { _ = token.Close() }()
+		if err := s.handover.offer(l, token); err != nil {
 			done <- err
 			return
 		}
@@ -265,17 +281,128 @@ func TestBadSnapshotsAreRefused(t *testing.T) {
 	}
 }
 
-// TestPredecessorDies checks that a successor does not take up half an inheritance.
+// TestPredecessorDies kills running relays at every step before they let go. Their
+// sockets are the successor's, and nobody else reads them: it serves, with the flows
+// that have come, and a new epoch, so that Hosts tell it the others.
 func TestPredecessorDies(t *testing.T) {
-	cfg, done := predecessor(t, func(_ *testing.T, _ *Server, l *line) { _ = l.conn.CloseWrite() })
+	for _, tt := range []struct {
+		name string
+		die  func(l *line, flows []byte)
+		flow bool // the successor knows the flow
+	}{
+		{"before anything", func(*line, []byte) {}, false},
+		{"in the snapshot", func(l *line, flows []byte) { _ = l.send(msgFlows, flows) }, true},
+		{"before the commit", func(l *line, flows []byte) {
+			_ = l.send(msgFlows, flows)
+			_ = l.sendJSON(msgEnd, totals{Flows: 1})
+			_ = l.expect(msgReady, nil)
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := &bench{t: t, ring: keyring(t, "a"), done: make(chan error, 1)}
+			h := b.host(nil)
+			var flows []byte
+			ready := make(chan struct{})
+			cfg, done := predecessor(t, func(_ *testing.T, _ *Server, l *line) {
+				<-ready
+				tt.die(l, flows)
+				_ = l.conn.Close()
+			})
+			heir, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.srv = heir
+			before := heir.epoch
+			c := b.client("127.0.1.5", 0)
+			id := h.mint()
+			flow := flowtable.Flow{
+				Key: flowtable.Key{Client: c.addr(), Ingress: 7}, Route: id.route, Upstream: h.addr(),
+				State: flowtable.Unconfirmed, LastUpstream: flowtable.Tick(time.Since(heir.start).Milliseconds()),
+			}
+			flows = flow.AppendRecord([]byte{0, 0})
+			close(ready)
+			go func() { b.done <- heir.Serve() }()
+			defer func() {
+				if err := heir.Close(); err != nil {
+					t.Error(err)
+				}
+				if err := <-b.done; !errors.Is(err, ErrServerClosed) {
+					t.Errorf("Serve: %v", err)
+				}
+			}()
+			<-done
+			b.eventually(func() error {
+				if !heir.healthy() {
+					return errors.New("the successor does not serve")
+				}
+				return nil
+			})
+			if !tt.flow {
+				c.send(id.check())
+				h.want(c.addr())
+			}
+			c.send(rtp(1, 50))
+			h.want(c.addr())
+			if heir.epoch == before {
+				t.Error("the epoch is the dead relay's: Hosts would take new datagrams for replays")
+			}
+			if _, err := os.Lstat(cfg.Handover); err != nil || !heir.handover.mine() {
+				t.Errorf("the path does not lead to the relay that serves (%v)", err)
+			}
+			b.alive()
+		})
+	}
+}
+
+// TestPredecessorGoesOn ends the conversation when the running relay has taken the
+// token: it serves, so the successor must not.
+func TestPredecessorGoesOn(t *testing.T) {
+	var heir *Server
+	ready := make(chan struct{})
+	cfg, done := predecessor(t, func(_ *testing.T, _ *Server, l *line) {
+		<-ready
+		if !takeToken(heir.heir.token) {
+			t.Error("the token is gone")
+		}
+		_ = l.conn.Close()
+	})
 	heir, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := heir.Serve(); !errors.Is(err, io.EOF) {
+	close(ready)
+	if err := heir.Serve(); !gone(err) {
 		t.Errorf("Serve: %v", err)
 	}
 	<-done
+}
+
+// TestClosedRelayLeavesItsClients closes a running relay when a successor has its
+// sockets and nothing else. The successor serves.
+func TestClosedRelayLeavesItsClients(t *testing.T) {
+	b := handoverBench(t, nil)
+	heir, err := New(b.successor())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.srv.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-b.done; errors.Is(err, ErrHandedOver) || !errors.Is(err, ErrServerClosed) {
+		t.Errorf("Serve: %v", err)
+	}
+	b.srv = heir
+	done := b.done
+	go func() { done <- heir.Serve() }()
+	t.Cleanup(func() {
+		if err := heir.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.alive()
+	b.upgrade(b.successor())
+	b.alive()
 }
 
 // TestCloseEndsHandover closes both sides in the middle of it.
@@ -410,4 +537,41 @@ func TestPauseIsNotTheHostsSilence(t *testing.T) {
 	close(p.resume)
 	c.send(rtp(1, 60))
 	h.want(c.addr())
+}
+
+// TestForbiddenPeersAreLeftBehind hands over Hosts and relays that the successor's
+// configuration does not allow: it must not greet them, nor say goodbye.
+func TestForbiddenPeersAreLeftBehind(t *testing.T) {
+	cfg := config4(keyring(t, "a"))
+	cfg.AllowUpstream = prefix("10.1.0.0/16")
+	cfg.AllowEdges, cfg.EdgeKeys = prefix("10.2.0.0/16"), keyring(t, "e")
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	in := &snapshotReader{srv: s, now: time.Now()}
+	for _, k := range []peerKey{
+		{netip.MustParseAddrPort("10.1.0.1:9"), false},
+		{netip.MustParseAddrPort("10.2.0.1:9"), true},
+		{netip.MustParseAddrPort("10.3.0.1:9"), false},
+		{netip.MustParseAddrPort("10.2.0.2:9"), false},
+		{netip.MustParseAddrPort("10.1.0.2:9"), true},
+	} {
+		p := &peer{peerKey: k, link: trunk.NewLink(s.epoch, [16]byte{})}
+		if err := in.take(msgPeers, p.appendRecord([]byte{0, 0}, in.now)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if in.sum.Peers != 5 {
+		t.Errorf("%d peers were counted, want 5", in.sum.Peers)
+	}
+	for k := range s.workers[0].peers {
+		if k.addr.Addr() != netip.MustParseAddr("10.1.0.1") && k.addr.Addr() != netip.MustParseAddr("10.2.0.1") {
+			t.Errorf("%v is a peer still", k)
+		}
+	}
+	if n := len(s.workers[0].peers); n != 2 {
+		t.Errorf("%d peers, want 2", n)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/config"
@@ -19,22 +20,32 @@ import (
 //
 //	successor                     running relay
 //	hello: version, configuration
-//	                              offer: epoch; or refuse: field, problem
+//	                              offer: epoch, and the token; or refuse: field, problem
 //	                              sockets, with their descriptors; several
 //	take            (Serve is called)
 //	                              stops reading
 //	                              flows, peers, packets; several; end: counts
 //	ready           (all is in place, nothing is read yet)
 //	                              commit   (from here on it touches nothing)
+//	(takes the token)
 //	serving         (and reads from now on)
 //
 // Whoever has a reason to give up says abort. Before serving arrives, an abort or
 // the end of the conversation makes the running relay go on as if nothing had
-// been: a process that has not said serving has read no packet. A successor that
-// hangs between commit and serving is waited for, since it may go on at any time:
-// then nobody reads, until it does or is ended. hello and refuse
-// never change, so that two versions can tell each other why it does not work.
-const handoverVersion = 1
+// been: a process that has not said serving has read no packet.
+//
+// The token decides who serves when one side says nothing any more, since a process
+// that hangs may go on at any time, and two readers would be worse than none. It is
+// an object of the kernel that only one process can take. The running relay takes it
+// before it goes on after a failure, so one whose successor hangs between commit and
+// serving goes on after handoverLast, and the successor finds the token gone, however
+// late. A successor that sees the conversation end without a word takes it too: if it
+// is there, the running relay was killed or closes, and the successor serves with
+// what has come.
+//
+// hello and refuse never change, so that two versions can tell each other why it does
+// not work.
+const handoverVersion = 2
 
 type messageType byte
 
@@ -70,13 +81,14 @@ const (
 	handoverWait = time.Minute
 	// handoverLimit is how long the successor may take for a step, a piece of the
 	// snapshot or to get ready, while nobody reads: then the running relay takes up
-	// its work again. One that gets on, if slowly, is let finish: to begin anew
-	// would take longer. A receive buffer of the default size holds the packets of a
+	// its work again. One that gets on, if slowly, is let finish within handoverMost: to
+	// begin anew would take longer. A receive buffer of the default size holds the packets of a
 	// usual hand-over, not those of this time at full rate.
 	handoverLimit = 2 * time.Second
+	// handoverMost is the most of all that together.
+	handoverMost = 10 * time.Second
 	// handoverLast is how long after the commit the successor may take to say that
-	// it serves, before that is worth a line in the log. It has nothing left to do but
-	// that.
+	// it serves. It has nothing left to do but that.
 	handoverLast = time.Second
 )
 
@@ -254,6 +266,12 @@ func unmarshal(body []byte, v any) error {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	return nil
+}
+
+// gone reports whether an error of a line means that the other side has ended the
+// conversation without a word.
+func gone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // abort says why this side gives up. The other side may be gone.

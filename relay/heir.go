@@ -17,6 +17,7 @@ import (
 type heir struct {
 	line    *line
 	offer   offer
+	token   *os.File // who takes it serves, see handoverVersion
 	sockets *sockets
 
 	mu   sync.Mutex
@@ -81,7 +82,7 @@ func findPredecessor(cfg *Config) (*heir, error) {
 	_ = conn.SetDeadline(time.Now().Add(handoverGreeting))
 	h := &heir{line: newLine(conn), sockets: newSockets(cfg.Workers)}
 	if err := h.greet(cfg); err != nil {
-		closeFiles(h.sockets.all())
+		closeFiles(append(h.sockets.all(), h.token))
 		_ = conn.Close()
 		var ce *ConfigError
 		if errors.As(err, &ce) {
@@ -125,6 +126,9 @@ func (h *heir) greet(cfg *Config) error {
 
 func (h *heir) expectOffer() error {
 	t, body, files, err := h.line.receive()
+	if t == msgOffer && len(files) == 1 {
+		h.token, files = files[0], nil
+	}
 	closeFiles(files)
 	switch {
 	case err != nil:
@@ -137,6 +141,8 @@ func (h *heir) expectOffer() error {
 		return &ConfigError{Field: r.Field, Problem: r.Problem}
 	case t != msgOffer:
 		return fmt.Errorf("%w %d", errUnexpected, t)
+	case h.token == nil:
+		return fmt.Errorf("%w: an offer without a token", errMalformed)
 	}
 	if err := unmarshal(body, &h.offer); err != nil {
 		return err
@@ -217,27 +223,49 @@ func (h *heir) close() {
 	defer h.mu.Unlock()
 	h.over = true
 	_ = h.line.conn.Close()
+	_ = h.token.Close()
 }
 
-// confirm tells the predecessor that this process serves, and ends the conversation.
-// It reports false if close came first: then the predecessor goes on.
-func (h *heir) confirm() bool {
+// errTooLate means that the predecessor has taken the token and goes on.
+var errTooLate = errors.New("this process took too long, and the running relay goes on")
+
+// begin takes the token, and with it the sockets: from here on this process serves,
+// whatever happens. The path leads to it, and the predecessor is told. The error is
+// ErrServerClosed if close came first, or errTooLate: then the predecessor goes on.
+func (h *heir) begin(s *Server) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.over {
-		return false
+	switch {
+	case h.over:
+		return ErrServerClosed
+	case !takeToken(h.token):
+		return errTooLate
 	}
 	h.over = true
+	if err := s.handover.publish(); err != nil {
+		s.log.Warn("no successor will find this relay", "error", err)
+	}
 	_ = h.line.send(msgServing, nil) // if it is dead, there is nobody else to serve
 	_ = h.line.conn.Close()
-	return true
+	return nil
 }
 
 // takeOver gets the predecessor's flows. After nil the sockets are this process's
 // alone.
 func (h *heir) takeOver(s *Server) error {
-	err := h.receive(s)
+	defer func() { _ = h.token.Close() }()
+	in := &snapshotReader{srv: s, now: time.Now()}
+	err := h.receive(in)
+	if gone(err) && h.begin(s) == nil {
+		in.alone()
+		s.log.Warn("the running relay ended in the middle of a hand-over; this one goes on in its place", "flows", in.sum.Flows)
+		return nil
+	}
 	if err == nil {
+		err = h.begin(s)
+	}
+	if err == nil {
+		s.log.Info("taken over", "flows", in.sum.Flows, "peers", in.sum.Peers, "packets", in.sum.Packets, "forbidden_flows", in.forbidden)
 		return nil
 	}
 	h.line.abort(err)
@@ -249,13 +277,13 @@ func (h *heir) takeOver(s *Server) error {
 	return fmt.Errorf("relay: hand-over failed: %w", err)
 }
 
-func (h *heir) receive(s *Server) error {
+// receive gets as far as the commit.
+func (h *heir) receive(in *snapshotReader) error {
 	conn := h.line.conn
 	_ = conn.SetDeadline(time.Now().Add(handoverWait)) // the running relay knows what is too long
 	if err := h.line.send(msgTake, nil); err != nil {
 		return err
 	}
-	in := &snapshotReader{srv: s, now: time.Now()}
 	for {
 		t, body, files, err := h.line.receive()
 		closeFiles(files)
@@ -280,17 +308,7 @@ func (h *heir) receive(s *Server) error {
 	if err := h.line.send(msgReady, nil); err != nil {
 		return err
 	}
-	if err := h.line.expect(msgCommit, nil); err != nil {
-		return err
-	}
-	if err := s.handover.publish(); err != nil {
-		return err
-	}
-	if !h.confirm() {
-		return ErrServerClosed
-	}
-	s.log.Info("taken over", "flows", in.sum.Flows, "peers", in.sum.Peers, "packets", in.sum.Packets, "forbidden_flows", in.forbidden)
-	return nil
+	return h.line.expect(msgCommit, nil)
 }
 
 // checkBound returns an error if an inherited socket is not at the address that

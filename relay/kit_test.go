@@ -20,6 +20,10 @@ import (
 // The kit: a relay, Hosts that record what they get, and clients at loopback
 // addresses of their own.
 
+// patience is how long a test waits for what must come; it is no expectation of
+// speed.
+const patience = time.Minute
+
 func keyring(t testing.TB, ids string) *ufrag.Keyring {
 	t.Helper()
 	var keys []ufrag.Key
@@ -58,6 +62,12 @@ func config4(ring *ufrag.Keyring) Config {
 
 func newBench(t testing.TB, change func(*Config)) *bench {
 	t.Helper()
+	return newBenchWith(t, change, func(*Server) {})
+}
+
+// newBenchWith lets a test at the relay before it serves.
+func newBenchWith(t testing.TB, change func(*Config), before func(*Server)) *bench {
+	t.Helper()
 	ring := keyring(t, "a")
 	cfg := config4(ring)
 	if change != nil {
@@ -67,6 +77,7 @@ func newBench(t testing.TB, change func(*Config)) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
+	before(srv)
 	done := make(chan error, 1)
 	b := &bench{t: t, ring: ring, srv: srv, done: done}
 	go func() { done <- srv.Serve() }()
@@ -113,7 +124,7 @@ func (b *bench) totalDrops() (n uint64) {
 
 func (b *bench) eventually(check func() error) {
 	b.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		err := check()
 		if err == nil {
@@ -313,7 +324,7 @@ func (h *host) want(client netip.AddrPort) (r received) {
 		if r.Client != client {
 			h.b.t.Fatalf("host got a packet of %v, want %v", r.Client, client)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		h.b.t.Fatalf("host got nothing; drops: %v", h.b.allDrops())
 	}
 	return r
@@ -428,7 +439,7 @@ func (c *client) send(p []byte) {
 func (c *client) want(payload string) {
 	c.b.t.Helper()
 	buf := make([]byte, 1<<16)
-	_ = c.conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.conn.SetReadDeadline(time.Now().Add(patience))
 	n, from, err := c.conn.ReadFromUDPAddrPort(buf)
 	if err != nil {
 		c.b.t.Fatalf("client got nothing: %v; drops: %v", err, c.b.allDrops())

@@ -179,7 +179,7 @@ func get(t *testing.T, h http.Handler, path string) (int, string) {
 }
 
 func TestShutdownDrains(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.IdleTimeout = 300 * time.Millisecond })
+	b := newBench(t, func(c *Config) { c.IdleTimeout = 3 * time.Second }) // it must not end before the drain
 	h := b.host(nil)
 	c := b.client("127.0.1.1", 0)
 	web := b.srv.Handler()
@@ -191,7 +191,7 @@ func TestShutdownDrains(t *testing.T) {
 		t.Fatalf("readyz %d", code)
 	}
 	done := make(chan error, 1)
-	go func() { done <- b.srv.Shutdown(testContext(t, 20*time.Second)) }()
+	go func() { done <- b.srv.Shutdown(testContext(t, patience)) }()
 	b.eventually(func() error {
 		if code, _ := get(t, web, "/readyz"); code != 503 {
 			return fmt.Errorf("readyz %d", code)
@@ -339,6 +339,8 @@ func TestWorkersShareTheLoad(t *testing.T) {
 }
 
 // Nothing that a socket reports ends a worker: Hosts and clients that are gone.
+//
+// C47, C50: an ICMP error ends no flow and costs no other datagram.
 func TestDeadDestinationsDoNoHarm(t *testing.T) {
 	b := newBench(t, nil)
 	live := b.host(nil)

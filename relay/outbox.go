@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/usher-rtc/usher/internal/forward"
 	"github.com/usher-rtc/usher/internal/trunk"
@@ -19,7 +20,10 @@ type outbox struct {
 // add appends a packet for a client.
 func (o *outbox) add(f *trunk.Frame, local netip.Addr) {
 	o.payloads = append(o.payloads, f.Payload)
-	o.messages = append(o.messages, udpbatch.Message{To: f.Client, Local: local, TOS: f.TOS})
+	// Cleared after the last batch. Field by field, as a whole one would be copied.
+	o.messages = slices.Grow(o.messages, 1)[:len(o.messages)+1]
+	m := &o.messages[len(o.messages)-1]
+	m.To, m.Local, m.TOS = f.Client, local, f.TOS
 }
 
 // deliver sends what is in the outbox of an ingress.

@@ -134,6 +134,8 @@ func TestDamagedChecks(t *testing.T) {
 }
 
 // C05 and C14: what does not name a session goes by flow, or nowhere.
+//
+// C18 is the third of them: answers have no USERNAME.
 func TestPacketsWithoutUsernameFollowTheFlow(t *testing.T) {
 	b := newBench(t, nil)
 	h := b.host(nil)

@@ -115,3 +115,32 @@ func socketID(f *os.File) (uint64, error) {
 	}
 	return id, os.NewSyscallError("getsockopt SO_COOKIE", errID)
 }
+
+// newToken makes a token, see handoverVersion: an event counter that is 1 until
+// somebody reads it (eventfd(2)).
+func newToken() (*os.File, error) {
+	fd, err := unix.Eventfd(1, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	return os.NewFile(uintptr(fd), "token"), nil
+}
+
+// takeToken reports whether this process is the one that gets a token. It does not
+// wait.
+func takeToken(token *os.File) bool {
+	raw, err := token.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n := 0
+	// Not token.Read, which would wait for somebody to put it back. This one does not
+	// sleep, so no signal interrupts it.
+	if err := raw.Control(func(fd uintptr) {
+		var b [8]byte
+		n, err = unix.Read(int(fd), b[:])
+	}); err != nil {
+		return false
+	}
+	return err == nil && n == 8
+}

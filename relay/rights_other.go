@@ -24,3 +24,7 @@ func checkPeer(*net.UnixConn) error { return errors.ErrUnsupported }
 func notListening(error) bool { return false }
 
 func socketID(*os.File) (uint64, error) { return 0, errors.ErrUnsupported }
+
+func newToken() (*os.File, error) { return nil, errors.ErrUnsupported }
+
+func takeToken(*os.File) bool { return false }

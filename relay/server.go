@@ -12,6 +12,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/usher-rtc/usher/flowtable"
@@ -74,9 +75,7 @@ func New(cfg Config) (*Server, error) {
 		prepared:  make(chan struct{}),
 		served:    make(chan struct{}), closing: make(chan struct{}), closed: make(chan struct{}),
 	}
-	var seed [8]byte
-	_, _ = rand.Read(seed[:]) // never fails, says its documentation
-	s.epoch = binary.BigEndian.Uint64(seed[:])
+	s.epoch = newEpoch()
 	if err := s.open(); err != nil {
 		for _, w := range s.workers {
 			_ = w.close()
@@ -89,6 +88,12 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.warnBuffers(s.workers[0].conns)
 	return s, nil
+}
+
+func newEpoch() uint64 {
+	var seed [8]byte
+	_, _ = rand.Read(seed[:]) // never fails, says its documentation
+	return binary.BigEndian.Uint64(seed[:])
 }
 
 // open gets all sockets: those of a running relay, those that this process was
@@ -147,12 +152,14 @@ func (s *Server) setUp(given *sockets) error {
 	for i := range s.byID {
 		s.byID[i] = -1
 	}
+	var public []netip.AddrPort
 	for i := range s.ingresses {
 		in := &s.ingresses[i]
 		s.byID[in.ID] = int16(i)
 		if !in.Advertise.IsValid() {
 			in.Advertise = in.Listen
 		}
+		public = append(public, in.Listen, in.Advertise)
 	}
 	lookups := 0
 	if s.cfg.Store != nil {
@@ -166,7 +173,7 @@ func (s *Server) setUp(given *sockets) error {
 			Cluster: s.cfg.Cluster, Codec: s.cfg.Codec, Resolver: s.cfg.Resolver,
 			Allow: s.cfg.AllowUpstream, SkipIntegrity: s.cfg.SkipIntegrity, SkipLearning: s.cfg.SkipLearning,
 			Clusters: w.setUpClusters(), AllowEdges: s.cfg.AllowEdges, AllowClusters: s.cfg.AllowClusters,
-			Ingresses: s.ids, Shards: s.shards, Own: i, Lookups: lookups,
+			Ingresses: s.ids, Public: public, Shards: s.shards, Own: i, Lookups: lookups,
 		})
 	}
 	return nil
@@ -361,7 +368,7 @@ func (w *worker) listen(given *sockets) error {
 			conn, err = udpbatch.FromFile(file, cfg)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("relay: %s: %w", name, err)
+			return nil, bindError(name, w.index, err)
 		}
 		w.conns = append(w.conns, conn)
 		if file == nil {
@@ -372,7 +379,7 @@ func (w *worker) listen(given *sockets) error {
 	for i := range s.ingresses {
 		if in := &s.ingresses[i]; w.index == 0 && given.ingressOf(0, in.ID) == nil {
 			if err := udpbatch.CheckFree(in.Listen); err != nil {
-				return fmt.Errorf("relay: Ingresses[%d].Listen: %w", i, err)
+				return bindError(fmt.Sprintf("Ingresses[%d].Listen", i), 0, err)
 			}
 		}
 	}
@@ -400,6 +407,22 @@ func (w *worker) listen(given *sockets) error {
 		return fmt.Errorf("relay: %w", err)
 	}
 	return nil
+}
+
+// bindError names the field that an address comes from, and what to do about those
+// that cannot be had.
+func bindError(name string, worker int, err error) error {
+	if worker > 0 && name == "Trunk" {
+		name = fmt.Sprintf("Trunk of worker %d, whose port is %d higher", worker, worker)
+	}
+	switch {
+	case !errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("relay: %s: %w", name, err)
+	case name == "Trunk":
+		return fmt.Errorf("relay: %s: %w: no interface here has this address", name, err)
+	default:
+		return fmt.Errorf("relay: %s: %w: no interface here has this address; if it is translated on the way, listen on the inner one and set Advertise", name, err)
+	}
 }
 
 // close ends the worker, tells Hosts, and closes the sockets.

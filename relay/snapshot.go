@@ -64,7 +64,7 @@ const (
 )
 
 // peerLen is the size of a peer's record without its ingresses: flags 1, address
-// 18, ages of used and met in milliseconds 8, token 4, link, number of ingresses 2.
+// 18, age of used in milliseconds 4, greeted 4, token 4, link, number of ingresses 2.
 const peerLen = 1 + 18 + 8 + 4 + trunk.LinkStateLen + 2
 
 // packetLen is the size of a packet's record without its payload: client 18,
@@ -139,9 +139,8 @@ func (p *peer) appendRecord(b []byte, now time.Time) []byte {
 		}
 	}
 	b = appendAddrPort(append(b, flags), p.addr)
-	for _, t := range [...]time.Time{p.used, p.met} {
-		b = binary.BigEndian.AppendUint32(b, millisSince(t, now))
-	}
+	b = binary.BigEndian.AppendUint32(b, millisSince(p.used, now))
+	b = binary.BigEndian.AppendUint32(b, uint32(p.greeted))
 	b = binary.BigEndian.AppendUint32(b, p.token)
 	b = p.link.AppendState(b, now)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(p.ingresses)))
@@ -241,16 +240,14 @@ func (in *snapshotReader) peer(w *worker, b []byte) ([]byte, error) {
 		return nil, errMalformed
 	}
 	flags, key := b[0], peerKey{readAddrPort(b[1:]), b[0]&peerFlagRemote != 0}
-	age := func(at int) time.Time {
-		return in.now.Add(-time.Duration(binary.BigEndian.Uint32(b[at:])) * time.Millisecond)
-	}
 	n := int(binary.BigEndian.Uint16(b[peerLen-2:]))
 	link, ok := trunk.RestoreLink(in.srv.epoch, b[31:31+trunk.LinkStateLen], in.now)
 	if !ok || n > trunk.MaxIngresses || len(b) < peerLen+2*n || w.peers[key] != nil || key.addr.Port() == 0 {
 		return nil, errMalformed
 	}
 	p := w.newPeer(key, link)
-	p.used, p.met = age(19), age(23)
+	p.used = in.now.Add(-time.Duration(binary.BigEndian.Uint32(b[19:])) * time.Millisecond)
+	p.greeted = int(min(binary.BigEndian.Uint32(b[23:]), maxGreetings))
 	if flags&peerFlagUnanswered != 0 {
 		p.unanswered = in.now // its answers may be in the queue
 	}
@@ -259,8 +256,8 @@ func (in *snapshotReader) peer(w *worker, b []byte) ([]byte, error) {
 	for i := range n {
 		p.ingresses = append(p.ingresses, binary.BigEndian.Uint16(b[peerLen+2*i:]))
 	}
-	cfg := &in.srv.cfg
-	if key.remote && cfg.EdgeKeys != nil || !key.remote && cfg.TrunkKeys != nil {
+	// Those of another configuration need not be this one's.
+	if key.remote && w.core.RelayAllowed(key.addr) || !key.remote && w.core.PeerAllowed(key.addr) {
 		w.peers[key] = p
 	}
 	in.sum.Peers++
@@ -295,6 +292,21 @@ func (in *snapshotReader) finish(want totals) error {
 	if in.sum != want {
 		return fmt.Errorf("%w: got %+v, want %+v", errMalformed, in.sum, want)
 	}
+	return in.addUnconfirmed()
+}
+
+// alone makes what came of the snapshot of a relay that has ended meanwhile the state
+// of one that was restarted: the flows are true as far as they came, and how far its
+// conversations went, nobody knows.
+func (in *snapshotReader) alone() {
+	_ = in.addUnconfirmed() // those that do not fit come again
+	in.srv.epoch = newEpoch()
+	for _, w := range in.srv.workers {
+		clear(w.peers)
+	}
+}
+
+func (in *snapshotReader) addUnconfirmed() error {
 	for _, w := range in.srv.workers {
 		late := w.inherited.unconfirmed
 		w.inherited.unconfirmed = nil

@@ -16,6 +16,8 @@ import (
 
 // Down, hung, slow, lying: live flows lose nothing, health is good, memory bounded,
 // and one line is logged.
+//
+// C80: a store that is slow, hangs or fails.
 func TestStoreFaultsCostOnlyRecovery(t *testing.T) {
 	for name, fault := range map[string]func(context.Context) error{
 		"down": func(context.Context) error { return errors.New("connection refused") },
@@ -33,7 +35,7 @@ func TestStoreFaultsCostOnlyRecovery(t *testing.T) {
 			var log syncBuffer
 			store := newTestStore()
 			b := newBench(t, func(c *Config) {
-				c.Store, c.StoreTimeout = store, 20*time.Millisecond
+				c.Store, c.StoreTimeout = store, 200*time.Millisecond // a good store makes it on a busy machine
 				c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			})
 			h := b.host(nil)
@@ -110,9 +112,12 @@ func TestOneQuestionAClient(t *testing.T) {
 		c.send(rtp(1, 50))
 	}
 	b.until("packets", 20, func(st Stats) uint64 { return st.FromClients })
-	if st := b.srv.Stats(); st.Held != maxWaitingEach || b.totalDrops() != 20-maxWaitingEach {
-		t.Errorf("%d wait, %d dropped", st.Held, b.totalDrops())
-	}
+	b.eventually(func() error {
+		if st := b.srv.Stats(); st.Held != maxWaitingEach || b.totalDrops() != 20-maxWaitingEach {
+			return fmt.Errorf("%d wait, %d dropped", st.Held, b.totalDrops())
+		}
+		return nil
+	})
 	close(release)
 	b.drops("no flow", 20)
 	c.send(rtp(1, 50))

@@ -14,6 +14,8 @@ import (
 )
 
 // The relay dies; nobody sends a check; the Host says nothing.
+//
+// C34: a flow at a relay that has never seen it.
 func TestRestartedRelayFindsFlowsInTheStore(t *testing.T) {
 	store, err := flowtable.NewMemoryStore(flowtable.MemoryConfig{})
 	if err != nil {
@@ -94,7 +96,7 @@ func TestStoreServesAllWorkers(t *testing.T) {
 		select {
 		case r := <-h.got:
 			got[r.Client]++
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("%d of %d packets arrived; %+v", len(got), len(clients), b.srv.Stats().Store)
 		}
 	}

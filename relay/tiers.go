@@ -331,6 +331,22 @@ func (p *passing) on(s *Server) bool {
 	return !p.since.IsZero() && time.Since(p.since) < passingEnds
 }
 
+// shareKeys reports whether the two links have a key in common, under whatever id.
+func (c *Config) shareKeys() bool {
+	if c.TrunkKeys == nil {
+		return false
+	}
+	hosts := make(map[[16]byte]bool)
+	for _, id := range c.TrunkKeys.IDs() {
+		key, _ := c.TrunkKeys.TrunkKey(id)
+		hosts[key] = true
+	}
+	return slices.ContainsFunc(c.EdgeKeys.IDs(), func(id byte) bool {
+		key, _ := c.EdgeKeys.TrunkKey(id)
+		return hosts[key]
+	})
+}
+
 func (c *Config) validateTiers() error {
 	if c.Clusters == nil && len(c.AllowEdges) == 0 {
 		if len(c.AllowClusters) > 0 {
@@ -347,8 +363,8 @@ func (c *Config) validateTiers() error {
 		return config.Errorf("EdgeKeys", "required with Clusters and AllowEdges")
 	case c.EdgeKeys.MintID() == 0:
 		return config.Errorf("EdgeKeys", "has no keys")
-	case c.EdgeKeys == c.TrunkKeys:
-		return config.Errorf("EdgeKeys", "is TrunkKeys: every edge could speak as a Host")
+	case c.shareKeys():
+		return config.Errorf("EdgeKeys", "has a key of TrunkKeys: every edge could speak as a Host")
 	}
 	for field, list := range map[string][]netip.Prefix{"AllowClusters": c.AllowClusters, "AllowEdges": c.AllowEdges} {
 		for i, p := range list {

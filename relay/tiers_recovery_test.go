@@ -70,7 +70,7 @@ func (l *listeners) told(t *testing.T, by *bench) time.Duration {
 				t.Fatalf("the Host got %+v from %v", r.Frame, r.from)
 			}
 			moved[r.Client] = true
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("%d of %d clients' Host was told; edge: %+v", len(moved), len(l.clients), l.edge.srv.Stats().Counters)
 		}
 	}

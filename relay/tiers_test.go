@@ -77,6 +77,8 @@ func TestTiersConfig(t *testing.T) {
 		"no edge keys":             {base(), func(c *Config) { c.EdgeKeys = nil }, "EdgeKeys"},
 		"empty edge keys":          {base(), func(c *Config) { c.EdgeKeys = new(ufrag.Keyring) }, "EdgeKeys"},
 		"the Hosts' keys":          {base(), func(c *Config) { c.EdgeKeys = c.TrunkKeys }, "EdgeKeys"},
+		"the Hosts' keys, again":   {base(), func(c *Config) { c.EdgeKeys = keyring(t, "a") }, "EdgeKeys"},
+		"one of the Hosts' keys":   {base(), func(c *Config) { c.EdgeKeys = keyring(t, "ea") }, "EdgeKeys"},
 		"no prefix":                {base(), func(c *Config) { c.AllowEdges = append(c.AllowEdges, netip.Prefix{}) }, "AllowEdges[1]"},
 		"clusters not allowed":     {edge(), func(c *Config) { c.AllowClusters = nil }, "AllowClusters"},
 		"allowed without clusters": {base(), func(c *Config) { c.AllowClusters = prefix("10.0.0.0/8") }, "AllowClusters"},
@@ -332,6 +334,8 @@ func TestClusterThatIsNotThere(t *testing.T) {
 
 // A cluster relay that falls silent without a word is left; one that says goodbye
 // is left at once.
+//
+// C37: the cluster relay changes while the edge keeps its flows.
 func TestFailoverBetweenClusterRelays(t *testing.T) {
 	rings := [2]*ufrag.Keyring{keyring(t, "e"), keyring(t, "e")}
 	var far [2]*bench

@@ -113,6 +113,9 @@ func (tu *tunnel) talk() {
 					return
 				case <-tick.C:
 				}
+				if c.lost() >= 4 {
+					continue // what a busy machine does not read in time must fit the sockets' buffers
+				}
 				binary.BigEndian.PutUint32(p[12:], c.sent.Load())
 				if _, err := c.conn.WriteToUDPAddrPort(p, to); err != nil {
 					tu.t.Error(err)
@@ -146,7 +149,7 @@ func (tu *tunnel) run() {
 // lost ends the traffic and returns how many packets did not come back.
 func (tu *tunnel) lost() (lost int) {
 	tu.end()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		lost = 0
 		for _, c := range tu.callers {
 			lost += c.lost()

@@ -100,6 +100,8 @@ func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
 	w.core.Begin(w.ticks())
 	q, v := &w.packet, &w.verdict
 	*q = forward.Packet{Ingress: id}
+	f := &w.frame
+	*f = trunk.Frame{Ingress: id}
 	for i := range pkts {
 		p := &pkts[i]
 		n[cFromClients]++
@@ -119,9 +121,8 @@ func (w *worker) fromClients(ingress int, pkts []udpbatch.Packet) {
 			w.drop(v.Reason, p.From, id)
 			continue
 		}
-		f := &w.frame
-		*f = trunk.Frame{}
-		f.TOS, f.Ingress, f.Client, f.Payload = p.TOS, id, p.From, p.Data
+		// The rest stays as it is for the batch, but for what forward sets.
+		f.Flags, f.TOS, f.Client, f.Payload = 0, p.TOS, p.From, p.Data
 		if v.Unverified {
 			f.Flags = trunk.Unverified
 			n[cUnverified]++
@@ -201,7 +202,8 @@ func (w *worker) forward(to *forward.Hop) {
 
 // enqueue adds w.frame to the bundle for a peer.
 func (w *worker) enqueue(p *peer, hops uint8) {
-	if !p.remote && w.silent(p) {
+	// A bundle that was begun answers the question for the rest of the batch.
+	if p.bundle.Builder == nil && !p.remote && w.silent(p) {
 		w.hello(p)
 		w.drop(forward.UpstreamSilent, w.frame.Client, w.frame.Ingress)
 		return

@@ -58,6 +58,7 @@ func newSpeaker(t testing.TB) *speaker {
 	se := webrtc.SettingEngine{LoggerFactory: nullLoggers{}}
 	se.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
 	se.SetIncludeLoopbackCandidate(true)
+	calm(&se)
 	se.SetIPFilter(func(ip net.IP) bool { return ip.IsLoopback() })
 	pc, err := webrtc.NewAPI(webrtc.WithSettingEngine(se), webrtc.WithMediaEngine(m), webrtc.WithInterceptorRegistry(registry)).
 		NewPeerConnection(webrtc.Configuration{})
@@ -237,9 +238,13 @@ func TestAudioStaysInOrderOverABadNetwork(t *testing.T) {
 	host, relay := setup(t, nil)
 	sp, _, a := audioCall(t, host, AudioConfig{JitterBuffer: 500 * time.Millisecond, ReceiveQueue: 1000})
 	sp.begin(a)
-	var dropped atomic.Uint64
+	var came, dropped atomic.Uint64
 	drop := func(b []byte) bool {
-		if stun.Classify(b) == stun.ClassRTP && rand.IntN(10) == 0 {
+		if stun.Classify(b) != stun.ClassRTP {
+			return false
+		}
+		defer came.Add(1)
+		if rand.IntN(10) == 0 {
 			dropped.Add(1)
 			return true
 		}
@@ -255,9 +260,9 @@ func TestAudioStaysInOrderOverABadNetwork(t *testing.T) {
 	}
 	for i, n := range order {
 		sp.say(n)
-		sp.say(n) // the second one is refused by SRTP
-		if i%8 == 7 {
-			time.Sleep(2 * time.Millisecond) // the Host's queue for a session is short
+		sp.say(n)     // the second one is refused by SRTP
+		if i%8 == 7 { // no buffer on the way overflows, or what is lost there is lost to the count
+			eventually(t, "the packets at the relay", func() bool { return came.Load() >= 2*uint64(i+1) })
 		}
 	}
 	relay.dropIn.Store(nil)
@@ -323,8 +328,8 @@ func TestInterruptHoldsOverTheNetwork(t *testing.T) {
 			t.Fatalf("frame %d was sent after the interruption", p.Payload[3])
 		}
 	}
-	if late := time.Since(at); late > 500*time.Millisecond {
-		t.Errorf("the next utterance began %v after the interruption", late)
+	if late := time.Since(at); late >= cut.Dropped {
+		t.Errorf("the next utterance began %v after the interruption, as if %v had not been dropped", late, cut.Dropped)
 	}
 }
 
@@ -351,7 +356,8 @@ func TestAudioStatistics(t *testing.T) {
 		return st.RoundTrip > 0 && st.LostOut > 2 && st.JitterOut > 0 && st.JitterIn > 0
 	})
 	st := a.Stats()
-	if st.RoundTrip > time.Second || st.JitterIn > time.Second || st.JitterOut > time.Second || st.LostOut > st.Sent {
+	const most = 10 * time.Second // wrong units would make it more, a busy machine does not
+	if st.RoundTrip > most || st.JitterIn > most || st.JitterOut > most || st.LostOut > st.Sent {
 		t.Errorf("%+v", st)
 	}
 }

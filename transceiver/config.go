@@ -1,6 +1,7 @@
 package transceiver
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
@@ -151,26 +152,28 @@ const (
 	maxSockets  = 256
 )
 
-func (c *Config) setDefaults() {
+func (c *Config) setDefaults() error {
 	if c.Sockets == 0 {
 		c.Sockets = 1
 		if runtime.GOOS == "linux" {
 			c.Sockets = min(runtime.GOMAXPROCS(0), 4)
 		}
 	}
-	set(&c.MaxSessions, defaultMaxSessions)
-	set(&c.MaxOfferBytes, defaultMaxOffer)
-	set(&c.ConnectTimeout, defaultConnect)
-	set(&c.DTLSTimeout, defaultDTLS)
-	set(&c.ConsentTimeout, defaultConsent)
 	set(&c.TrunkMTU, defaultTrunkMTU)
 	set(&c.MaxBatchDelay, defaultBatchDelay)
 	c.MaxBatchDelay = max(c.MaxBatchDelay, 0)
-	set(&c.ReadBuffer, defaultReadBuffer)
-	set(&c.CertificateLifetime, 24*time.Hour)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	return cmp.Or(
+		config.Default("MaxSessions", &c.MaxSessions, defaultMaxSessions),
+		config.Default("MaxOfferBytes", &c.MaxOfferBytes, defaultMaxOffer),
+		config.Default("ConnectTimeout", &c.ConnectTimeout, defaultConnect),
+		config.Default("DTLSTimeout", &c.DTLSTimeout, defaultDTLS),
+		config.Default("ConsentTimeout", &c.ConsentTimeout, defaultConsent),
+		config.Default("ReadBuffer", &c.ReadBuffer, defaultReadBuffer),
+		config.Default("CertificateLifetime", &c.CertificateLifetime, 24*time.Hour),
+	)
 }
 
 func set[T comparable](field *T, def T) {
@@ -200,24 +203,10 @@ func (c *Config) validate() error {
 		return config.Errorf("Cluster", "%d is outside 0 to 4095", c.Cluster)
 	case len(c.Ingresses) == 0 && c.SelectIngresses == nil:
 		return config.Errorf("Ingresses", "required: at least one public address of the relays")
-	case c.MaxSessions < 0:
-		return config.Errorf("MaxSessions", "%d is negative", c.MaxSessions)
-	case c.MaxOfferBytes < 0:
-		return config.Errorf("MaxOfferBytes", "%d is negative", c.MaxOfferBytes)
-	case c.ConnectTimeout < 0:
-		return config.Errorf("ConnectTimeout", "%v is negative", c.ConnectTimeout)
-	case c.DTLSTimeout < 0:
-		return config.Errorf("DTLSTimeout", "%v is negative", c.DTLSTimeout)
-	case c.ConsentTimeout < 0:
-		return config.Errorf("ConsentTimeout", "%v is negative", c.ConsentTimeout)
-	case c.CertificateLifetime < 0:
-		return config.Errorf("CertificateLifetime", "%v is negative", c.CertificateLifetime)
 	case c.TrunkMTU != 0 && (c.TrunkMTU < minTrunkMTU || c.TrunkMTU > maxTrunkMTU):
 		return config.Errorf("TrunkMTU", "%d is outside %d to %d", c.TrunkMTU, minTrunkMTU, maxTrunkMTU)
 	case c.MaxBatchDelay > maxBatchDelay:
 		return config.Errorf("MaxBatchDelay", "%v is more than %v", c.MaxBatchDelay, maxBatchDelay)
-	case c.ReadBuffer < 0:
-		return config.Errorf("ReadBuffer", "%d is negative", c.ReadBuffer)
 	}
 	for i, p := range c.AllowRelays {
 		if !p.IsValid() {

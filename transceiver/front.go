@@ -49,7 +49,6 @@ type front struct {
 	s *Session
 
 	mu     sync.Mutex
-	agent  *icelite.Agent
 	closed bool
 	ufrag  string
 	route  ufrag.Route
@@ -70,6 +69,8 @@ type front struct {
 
 	proven atomic.Bool // the client has shown that it receives, on some path
 
+	agent icelite.Agent // guarded by mu
+
 	// Guarded by the shard's timer lock.
 	timerAt    time.Time
 	timerIndex int // position in the shard's heap, -1 if it is in none
@@ -81,7 +82,7 @@ func (f *front) init(s *Session, c credentials) {
 	f.helloNext = len(helloRepeats)
 	f.ufrag, f.route = c.ufrag, c.route
 	f.minted = []minted{{c.ufrag, c.route}}
-	f.agent = icelite.New(icelite.Config{
+	f.agent.Init(icelite.Config{
 		Now:            s.created,
 		Credentials:    c.forAgent(),
 		ConnectTimeout: s.host.cfg.ConnectTimeout,
@@ -249,7 +250,7 @@ func (f *front) noteHop(from netip.AddrPort, fr *trunk.Frame) (via netip.AddrPor
 		}
 	}
 	if len(f.hops) == maxClaims {
-		f.hops = slices.Delete(f.hops, 0, 1)
+		f.dropStaleHops(f.agent.Paths()) // what nobody has proven must not push out what is in use
 	}
 	f.hops = append(f.hops, hop{edge: fr.Return, relay: from})
 	if f.s.host.answersDirectly(fr.Return) {
@@ -380,15 +381,15 @@ func (f *front) stateChanged() {
 
 // claim makes the session findable by a path whose check it has authenticated.
 func (f *front) claim(path icelite.Path) {
-	if slices.Contains(f.claims, path) {
-		return
+	if !slices.Contains(f.claims, path) {
+		f.dropStaleClaims()
+		if len(f.claims) == maxClaims {
+			f.s.host.paths.release(f.claims[0], f.s)
+			f.claims = slices.Delete(f.claims, 0, 1)
+		}
+		f.claims = append(f.claims, path)
 	}
-	f.dropStaleClaims()
-	if len(f.claims) == maxClaims {
-		f.s.host.paths.release(f.claims[0], f.s)
-		f.claims = slices.Delete(f.claims, 0, 1)
-	}
-	f.claims = append(f.claims, path)
+	// Also what was claimed before: others may have taken the place since.
 	if f.s.host.paths.claim(path, f.s) {
 		f.s.host.contested.Add(1)
 	}
@@ -407,6 +408,11 @@ func (f *front) dropStaleClaims() {
 		f.s.host.paths.release(p, f.s)
 		return true
 	})
+	f.dropStaleHops(paths)
+}
+
+// dropStaleHops lets go of edges that no path is at.
+func (f *front) dropStaleHops(paths []icelite.PathInfo) {
 	f.hops = slices.DeleteFunc(f.hops, func(h hop) bool {
 		return !slices.ContainsFunc(paths, func(i icelite.PathInfo) bool { return i.Via == h.edge })
 	})
@@ -533,7 +539,7 @@ func (s *Session) Stats() SessionStats {
 	now := time.Now()
 	st := SessionStats{Age: now.Sub(s.created)}
 	if at := s.connectedAt.Load(); at != 0 {
-		st.Connected = now.Sub(time.Unix(0, at))
+		st.Connected = st.Age - time.Duration(at)
 	}
 	f := &s.front
 	f.mu.Lock()

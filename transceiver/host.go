@@ -1,6 +1,7 @@
 package transceiver
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -14,7 +15,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/usher-rtc/usher/internal/config"
 	"github.com/usher-rtc/usher/internal/udpbatch"
@@ -75,10 +78,9 @@ type AcceptOptions struct {
 // NewHost validates the configuration, binds the sockets and starts their
 // readers. A bad configuration is a *ConfigError. Close the Host when done.
 func NewHost(cfg Config) (*Host, error) {
-	if err := cfg.validate(); err != nil {
+	if err := cmp.Or(cfg.validate(), cfg.setDefaults()); err != nil {
 		return nil, config.In("transceiver.Config", err)
 	}
-	cfg.setDefaults()
 	cfg.AllowRelays = unmapped(cfg.AllowRelays)
 	cfg.AllowEdges = unmapped(cfg.AllowEdges)
 	cfg.Ingresses = slices.Clone(cfg.Ingresses)
@@ -150,6 +152,9 @@ func listen(cfg *Config) (conns []*udpbatch.Conn, err error) {
 	}
 	sc := udpbatch.SocketConfig{Addr: cfg.Listen, ReadBuffer: cfg.ReadBuffer, WriteBuffer: cfg.ReadBuffer, GSO: true, GRO: true}
 	if err := udpbatch.CheckFree(cfg.Listen); err != nil {
+		if errors.Is(err, syscall.EADDRNOTAVAIL) {
+			return nil, fmt.Errorf("transceiver: Listen %v: %w: no interface here has this address", cfg.Listen, err)
+		}
 		return nil, fmt.Errorf("transceiver: Listen %v: %w", cfg.Listen, err)
 	}
 	sc.ReusePort = cfg.Sockets > 1
@@ -255,7 +260,7 @@ func (h *Host) Accept(ctx context.Context, offerSDP string, opts AcceptOptions) 
 	if err := ctx.Err(); err != nil {
 		return nil, "", err
 	}
-	if len(opts.Metadata) > 0 && !json.Valid(opts.Metadata) {
+	if len(opts.Metadata) > 0 && !validJSON(opts.Metadata) {
 		return nil, "", config.Errorf("Metadata", "is not valid JSON")
 	}
 	ingresses := slices.Clone(opts.Ingresses)
@@ -282,15 +287,13 @@ func (h *Host) Accept(ctx context.Context, offerSDP string, opts AcceptOptions) 
 	if err := h.admit(s, err); err != nil {
 		return nil, "", err
 	}
-	s.negotiation.Lock()
-	defer s.negotiation.Unlock()
-	answer, err = s.negotiate(o, func() error { return s.prepare(ctx, opts.Prepare) })
+	answer, err = s.firstAnswer(ctx, o, opts.Prepare)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		s.finish(ReasonRejected, err)
-		<-s.done
+		<-s.done // without the lock, for which the application may be waiting
 		switch s.CloseReason() {
 		case ReasonHostClosed: // whatever failed because of it
 			err = ErrHostClosed
@@ -302,6 +305,16 @@ func (h *Host) Accept(ctx context.Context, offerSDP string, opts AcceptOptions) 
 	}
 	h.accepted.Add(1)
 	return s, answer, nil
+}
+
+// validJSON also wants UTF-8 (RFC 8259 section 8.1), which json.Valid does not:
+// whoever gets it next may refuse it.
+func validJSON(b []byte) bool { return json.Valid(b) && utf8.Valid(b) }
+
+func (s *Session) firstAnswer(ctx context.Context, o *offer, first func(*Session) error) (string, error) {
+	s.negotiation.Lock()
+	defer s.negotiation.Unlock()
+	return s.negotiate(o, func() error { return s.prepare(ctx, first) })
 }
 
 // makeSession is newSession, and takes a panic of Config.SettingEngine or

@@ -82,6 +82,7 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 	}
 }
 
+// C32.
 func TestSecondHostOnTheSameAddressIsRefused(t *testing.T) {
 	host, _ := setup(t, nil)
 	cfg := host.cfg
@@ -95,6 +96,7 @@ func TestSecondHostOnTheSameAddressIsRefused(t *testing.T) {
 	}
 }
 
+// C57.
 func TestStartAndStopOnAFixedPort(t *testing.T) {
 	host, _ := setup(t, nil)
 	cfg := host.cfg
@@ -131,6 +133,7 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
+// C87.
 func TestShutdownWaitsAndThenEndsTheRest(t *testing.T) {
 	host, _ := setup(t, withEcho)
 	var sessions []*Session
@@ -206,7 +209,7 @@ func TestManySessionsAtOnce(t *testing.T) {
 			select {
 			case <-open:
 			case <-time.After(patience):
-				t.Error("not open")
+				t.Errorf("not open; the client is %v, its ICE %v; the session: %v %+v", c.pc.ConnectionState(), c.pc.ICEConnectionState(), s.Err(), s.Stats())
 				return
 			}
 			pair, err := c.pc.SCTP().Transport().ICETransport().GetSelectedCandidatePair()
@@ -276,7 +279,7 @@ func TestGoroutinesOfAnIdleSession(t *testing.T) {
 		return n
 	}
 	n := 0
-	for deadline := time.Now().Add(3 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		if n = count(); n <= limit {
 			break
 		}
@@ -319,6 +322,7 @@ func check(username, password string) []byte {
 	return b.Bytes()
 }
 
+// C17, C39.
 func TestHostileDatagramsAreCountedAndReachNobody(t *testing.T) {
 	host, _ := setup(t, func(c *Config) { c.AllowRelays = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/16")} })
 	keys := host.cfg.TrunkKeys
@@ -387,7 +391,7 @@ func TestHostileDatagramsAreCountedAndReachNobody(t *testing.T) {
 
 // Two sessions of a client that uses one socket for both: STUN follows its
 // ufrag, so both stay alive; anything else goes to the session whose path was
-// proven last.
+// proven last. C28.
 func TestTwoSessionsOnOnePath(t *testing.T) {
 	table := newPathTable()
 	p := icelite.Path{Client: netip.MustParseAddrPort("203.0.113.66:6666"), Ingress: 1}

@@ -79,7 +79,7 @@ func fragment(kind byte, message uint16, length, offset uint32, piece []byte) []
 
 // Handshake fragments without content, and pieces of a message that would be
 // 16 MiB long, cost neither memory nor time, and the session ends by its own
-// limit while others live.
+// limit while others live. C106.
 func TestHostileHandshakeFragments(t *testing.T) {
 	const serverHello = 2
 	for name, piece := range map[string]func(n int) []byte{
@@ -92,14 +92,12 @@ func TestHostileHandshakeFragments(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			host, relay := setup(t, func(c *Config) {
-				c.OnSession = echoSession
-				c.DTLSTimeout = 2 * time.Second
-			})
+			host, relay := setup(t, withEcho)
 			good := newClient(t, nil)
 			ch := good.channel()
-			good.call(host, AcceptOptions{})
+			wait(t, "DTLS", good.call(host, AcceptOptions{}).Connected())
 			ch.echo(t, "before")
+			host.cfg.DTLSTimeout = 2 * time.Second // the good one may take longer
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
@@ -133,6 +131,7 @@ func TestHostileHandshakeFragments(t *testing.T) {
 }
 
 // A client that answers every alert with a bad record gets no stream of alerts.
+// C108.
 func TestHostileRecordsAreNotAnsweredForEver(t *testing.T) {
 	const watched, most = 2 * time.Second, 20
 	for name, bad := range map[string][]byte{

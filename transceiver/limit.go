@@ -1,6 +1,7 @@
 package transceiver
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"net/netip"
@@ -37,18 +38,14 @@ const (
 )
 
 func (l *RateLimit) validate() error {
-	switch {
-	case math.IsNaN(l.PerSecond) || math.IsInf(l.PerSecond, 0):
+	if math.IsNaN(l.PerSecond) || math.IsInf(l.PerSecond, 0) {
 		return config.Errorf("Limit.PerSecond", "%v is no rate", l.PerSecond)
-	case l.Burst < 0:
-		return config.Errorf("Limit.Burst", "%d is negative", l.Burst)
-	case l.MaxSources < 0:
-		return config.Errorf("Limit.MaxSources", "%d is negative", l.MaxSources)
 	}
 	set(&l.PerSecond, defaultPerSecond)
-	set(&l.Burst, defaultBurst)
-	set(&l.MaxSources, defaultMaxSources)
-	return nil
+	return cmp.Or(
+		config.Default("Limit.Burst", &l.Burst, defaultBurst),
+		config.Default("Limit.MaxSources", &l.MaxSources, defaultMaxSources),
+	)
 }
 
 // limiter is a token bucket for each source, in two generations: a bucket that

@@ -82,7 +82,7 @@ func TestAListenerSurvivesADeadClusterRelay(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		eventually(t, "the edge to notice", func() bool { return s.edge.Stats().Redirected == 1 })
+		eventually(t, "the edge to notice", func() bool { return s.edge.Stats().Redirected > 0 })
 	})
 	t.Logf("silence for %v", silence)
 	other := s.clusters[1-dead].Stats()

@@ -31,6 +31,10 @@ const (
 	// feedInterval is how often the first check is put to Pion again, until
 	// its agent has started and answers.
 	feedInterval = 5 * time.Millisecond
+	// feedAgain is how often Pion gets a check from then on. With the longest gap
+	// between a browser's checks it must be less than pionDisconnected; a client that
+	// checks more often need not cost Pion's part of each.
+	feedAgain = 5 * time.Second
 )
 
 // sessionMux is the ice.UDPMux of one session. Pion asks it for one conn.
@@ -194,6 +198,7 @@ type feed struct {
 	serial uint32
 	active bool      // a check was put to Pion at least once
 	next   time.Time // when to put the first one again, while Pion has not answered
+	again  time.Time // when the next authenticated check is put, after Pion has
 }
 
 // writers make the checks. A session needs one every few seconds.
@@ -204,12 +209,12 @@ type stunWriter struct {
 	auth stun.Authenticator
 }
 
-// inject puts one check to Pion, for one authenticated check of the client.
+// inject puts a check to Pion, for an authenticated check of the client.
 func (c *virtualConn) inject(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.started.Load() && c.feed.active {
-		return // the first one is still being repeated
+	if c.feed.active && (!c.started.Load() || now.Before(c.feed.again)) {
+		return // the first one is still being repeated, or the last one is recent
 	}
 	c.feed.active = true
 	c.check(now)
@@ -256,7 +261,9 @@ func (c *virtualConn) check(now time.Time) {
 	p.n = len(w.Bytes())
 	w.Reset(nil, 0, stun.TransactionID{}) // the packet is not ours any more
 	writers.Put(w)
-	c.push(p)
+	if c.push(p) {
+		f.again = now.Add(feedAgain)
+	}
 }
 
 // answered reads a STUN message that Pion wrote. Once the newest check has its

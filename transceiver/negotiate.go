@@ -181,7 +181,6 @@ func (s *Session) setAnswer(ctx context.Context, id uint64, answerSDP string) (e
 	if s.pc.CurrentLocalDescription() == nil {
 		return ErrNotAnswered // and OnSession holds the lock
 	}
-	o, err := parseOffer(answerSDP, s.host.cfg.MaxOfferBytes)
 	s.negotiation.Lock()
 	defer s.negotiation.Unlock()
 	p := s.pending
@@ -201,6 +200,8 @@ func (s *Session) setAnswer(ctx context.Context, id uint64, answerSDP string) (e
 		}
 		p.answered <- err
 	}()
+	// Not before: an answer that nobody asked for costs nothing.
+	o, err := parseOffer(answerSDP, s.host.cfg.MaxOfferBytes)
 	if err != nil {
 		return err
 	}

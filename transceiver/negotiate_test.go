@@ -270,7 +270,7 @@ func TestOfferRefuses(t *testing.T) {
 				if !errors.Is(err, ErrNotAnswered) {
 					t.Errorf("%s before the first answer: %v", name, err)
 				}
-			case <-time.After(patience / 5):
+			case <-time.After(patience):
 				t.Errorf("%s waits for the answer that waits for it", name)
 			}
 		}

@@ -530,28 +530,31 @@ func TestHostThatWasHeldUpSendsNoBurst(t *testing.T) {
 		late time.Duration
 		want int // frames at once, after the first
 	}{"a little": {70 * time.Millisecond, 3}, "a second": {time.Second, 1}} {
-		o, r, _ := newTestOut(newPacer(time.Now(), &recorder{}), AudioConfig{})
-		writeAll(t, o, 0, 100) // no pacer runs
-		first := r.take()
-		now := o.due.Add(-20 * time.Millisecond).Add(c.late)
-		o.poll(now)
-		got := r.take()
-		if len(first) != 1 || len(got) != c.want {
-			t.Errorf("%s late: %d and %d frames at once, want 1 and %d", name, len(first), len(got), c.want)
-		}
-		for range 10 {
-			now = now.Add(20 * time.Millisecond)
+		// The clock of the bubble stands still while the frames are written.
+		synctest.Test(t, func(t *testing.T) {
+			o, r, _ := newTestOut(newPacer(time.Now(), &recorder{}), AudioConfig{})
+			writeAll(t, o, 0, 100) // no pacer runs
+			first := r.take()
+			now := o.due.Add(-20 * time.Millisecond).Add(c.late)
 			o.poll(now)
-		}
-		got = append(append(first, got...), r.take()...)
-		if n := len(got) - 1 - c.want; n != 10 {
-			t.Errorf("%s late: %d frames in the next 200 ms", name, n)
-		}
-		for i := 1; i < len(got); i++ {
-			if got[i].header.Timestamp-got[i-1].header.Timestamp != 960 {
-				t.Errorf("%s late: a hole in the sound", name)
+			got := r.take()
+			if len(first) != 1 || len(got) != c.want {
+				t.Errorf("%s late: %d and %d frames at once, want 1 and %d", name, len(first), len(got), c.want)
 			}
-		}
+			for range 10 {
+				now = now.Add(20 * time.Millisecond)
+				o.poll(now)
+			}
+			got = append(append(first, got...), r.take()...)
+			if n := len(got) - 1 - c.want; n != 10 {
+				t.Errorf("%s late: %d frames in the next 200 ms", name, n)
+			}
+			for i := 1; i < len(got); i++ {
+				if got[i].header.Timestamp-got[i-1].header.Timestamp != 960 {
+					t.Errorf("%s late: a hole in the sound", name)
+				}
+			}
+		})
 	}
 }
 

@@ -289,11 +289,12 @@ func (h *Host) maintain() {
 	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
 	var repeat <-chan time.Time
-	warn := warner{log: h.log}
+	warn, quiet := warner{log: h.log}, unheard{log: h.log, limit: h.cfg.ConnectTimeout}
 	for {
 		select {
 		case now := <-tick.C:
 			warn.look(now, h.dropped)
+			quiet.look(now, h.ended[ReasonNeverConnected].Load(), h.heard())
 			for _, p := range *h.peers.m.Load() {
 				p.keepalive(now)
 			}

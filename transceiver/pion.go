@@ -35,7 +35,7 @@ func newEngine(cfg *Config) (*engine, error) {
 	e := &engine{
 		media:    &webrtc.MediaEngine{},
 		registry: &interceptor.Registry{},
-		loggers:  pionLoggers{cfg.Logger},
+		loggers:  &pionLoggers{to: cfg.Logger},
 		lifetime: cfg.CertificateLifetime,
 	}
 	register := cfg.MediaEngine
@@ -92,7 +92,7 @@ func (e *engine) certificate(now time.Time) (webrtc.Certificate, error) {
 }
 
 // pionDisconnected is longer than the longest gap between a browser's checks
-// (Firefox: 6.1 s), each of which is passed on to Pion.
+// (Firefox: 6.1 s) and feedAgain together.
 const pionDisconnected = 15 * time.Second
 
 // dtlsFlight is Pion's first DTLS retransmission. Its default of 1 s is what
@@ -203,11 +203,19 @@ func (isolatedListen) ListenPacket(context.Context, string, string) (net.PacketC
 
 // pionLoggers sends Pion's warnings and errors to slog. What Pion calls a
 // warning a stranger can often cause, so they are logged at debug level.
-type pionLoggers struct{ to *slog.Logger }
+type pionLoggers struct {
+	to     *slog.Logger
+	scopes sync.Map // of *pionLogger, by scope: a session asks for two dozen
+}
 
 // NewLogger implements logging.LoggerFactory.
-func (p pionLoggers) NewLogger(scope string) logging.LeveledLogger {
-	return pionLogger{to: p.to, scope: scope}
+func (p *pionLoggers) NewLogger(scope string) logging.LeveledLogger {
+	found, ok := p.scopes.Load(scope)
+	if !ok {
+		found, _ = p.scopes.LoadOrStore(scope, &pionLogger{to: p.to, scope: scope})
+	}
+	l, _ := found.(*pionLogger)
+	return l
 }
 
 type pionLogger struct {
@@ -215,7 +223,7 @@ type pionLogger struct {
 	scope string
 }
 
-func (l pionLogger) log(level slog.Level, format string, args []any) {
+func (l *pionLogger) log(level slog.Level, format string, args []any) {
 	if !l.to.Enabled(context.Background(), level) {
 		return
 	}
@@ -226,15 +234,15 @@ func (l pionLogger) log(level slog.Level, format string, args []any) {
 	l.to.Log(context.Background(), level, msg, "pion", l.scope)
 }
 
-func (l pionLogger) Trace(string)                  {}
-func (l pionLogger) Tracef(string, ...any)         {}
-func (l pionLogger) Debug(string)                  {}
-func (l pionLogger) Debugf(string, ...any)         {}
-func (l pionLogger) Info(string)                   {}
-func (l pionLogger) Infof(string, ...any)          {}
-func (l pionLogger) Warn(msg string)               { l.log(slog.LevelDebug, msg, nil) }
-func (l pionLogger) Warnf(format string, a ...any) { l.log(slog.LevelDebug, format, a) }
-func (l pionLogger) Error(msg string)              { l.log(slog.LevelWarn, msg, nil) }
-func (l pionLogger) Errorf(format string, a ...any) {
+func (l *pionLogger) Trace(string)                  {}
+func (l *pionLogger) Tracef(string, ...any)         {}
+func (l *pionLogger) Debug(string)                  {}
+func (l *pionLogger) Debugf(string, ...any)         {}
+func (l *pionLogger) Info(string)                   {}
+func (l *pionLogger) Infof(string, ...any)          {}
+func (l *pionLogger) Warn(msg string)               { l.log(slog.LevelDebug, msg, nil) }
+func (l *pionLogger) Warnf(format string, a ...any) { l.log(slog.LevelDebug, format, a) }
+func (l *pionLogger) Error(msg string)              { l.log(slog.LevelWarn, msg, nil) }
+func (l *pionLogger) Errorf(format string, a ...any) {
 	l.log(slog.LevelWarn, format, a)
 }

@@ -122,7 +122,7 @@ func (g *signalling) problemOf(err error) *problem {
 // warnRefused logs an error of the application's, at most once a second: what
 // brings it about may be a stranger's offer.
 func (g *signalling) warnRefused(now time.Time, err error) {
-	if last := g.warned.Load(); now.UnixNano()-last >= int64(time.Second) && g.warned.CompareAndSwap(last, now.UnixNano()) {
+	if last := g.warned.Load(); (last == nil || now.Sub(*last) >= time.Second) && g.warned.CompareAndSwap(last, &now) {
 		g.host.log.Warn("an offer was refused", "err", err)
 	}
 }

@@ -133,6 +133,7 @@ func TestLargestOffer(t *testing.T) {
 	}
 }
 
+// C93.
 func TestOfferTransport(t *testing.T) {
 	long := "sha-512 " + testPrint + ":" + testPrint
 	for name, c := range map[string]struct {
@@ -178,6 +179,7 @@ func TestOfferTransport(t *testing.T) {
 	}
 }
 
+// C95, C97.
 func TestOfferForPionNamesNoAddress(t *testing.T) {
 	raw := edit(t,
 		"a=mid:0", "a=mid:0\r\na=candidate:1 1 udp 2122260223 203.0.113.7 5000 typ host\r\na=candidate:2 1 udp 1 0c1d.local 5000 typ host\r\na=end-of-candidates\r\na=remote-candidates:1 203.0.113.7 5",
@@ -201,6 +203,7 @@ func TestOfferForPionNamesNoAddress(t *testing.T) {
 	}
 }
 
+// C62, C103.
 func TestAnswerAdvertisesExactlyTheIngresses(t *testing.T) {
 	ingresses := []Ingress{
 		{ID: 1, Advertise: netip.MustParseAddrPort("203.0.113.10:3478")},

@@ -56,7 +56,7 @@ type Session struct {
 
 	connected     chan struct{}
 	connectedOnce sync.Once
-	connectedAt   atomic.Int64 // unix nanoseconds, 0 until DTLS is up
+	connectedAt   atomic.Int64 // nanoseconds since created, 0 until DTLS is up
 
 	ending  atomic.Bool
 	endMu   sync.Mutex
@@ -275,7 +275,7 @@ func (s *Session) dtlsState(state webrtc.DTLSTransportState) {
 	switch state {
 	case webrtc.DTLSTransportStateConnected:
 		s.connectedOnce.Do(func() {
-			s.connectedAt.Store(time.Now().UnixNano())
+			s.connectedAt.Store(max(int64(time.Since(s.created)), 1))
 			s.host.connected.Add(1)
 			close(s.connected)
 			if a := s.handlers.audio.Load(); a != nil {

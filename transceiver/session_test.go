@@ -163,6 +163,7 @@ func TestCallCarriesDataAndAudioBothWays(t *testing.T) {
 }
 
 func TestSessionsLeaveNothingBehind(t *testing.T) {
+	t.Parallel() // consent takes its time to run out
 	for name, c := range map[string]struct {
 		reason Reason
 		end    func(*client, *Session)
@@ -174,10 +175,11 @@ func TestSessionsLeaveNothingBehind(t *testing.T) {
 		"closed by a handler": {ReasonServer, func(_ *client, s *Session) { s.Go(func(context.Context) { _ = s.Close() }) }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			host, relay := setup(t, func(c *Config) {
 				c.OnSession = echoSession
 				if name == "consent runs out" {
-					c.ConsentTimeout = 500 * time.Millisecond
+					c.ConsentTimeout = 8 * time.Second // the Host's own checks, 5 s apart, renew it until then
 				}
 			})
 			cl := newClient(t, nil)
@@ -214,7 +216,9 @@ func TestSessionsLeaveNothingBehind(t *testing.T) {
 }
 
 func TestNeverConnectedEndsByItself(t *testing.T) {
-	host, _ := setup(t, func(c *Config) { c.ConnectTimeout = 50 * time.Millisecond })
+	t.Parallel()
+	// Long enough for the answer to be made before it.
+	host, _ := setup(t, func(c *Config) { c.ConnectTimeout = 3 * time.Second })
 	c := newClient(t, nil)
 	c.channel()
 	s, _, err := host.Accept(context.Background(), c.offer(nil), AcceptOptions{})
@@ -257,14 +261,9 @@ func TestHelloIsRepeatedUntilTheClientAnswers(t *testing.T) {
 	ch := c.channel()
 	s := c.call(host, AcceptOptions{})
 	first := receive(t, "the first hello", copies)
-	for i := range helloRepeats {
-		select {
-		case got := <-copies:
-			if got != first {
-				t.Fatalf("hello %d is not the first one again", i+2)
-			}
-		case <-time.After(patience):
-			t.Fatalf("only %d hellos", i+1)
+	for n := 0; n < len(helloRepeats); {
+		if receive(t, "the first hello again", copies) == first {
+			n++ // and not Pion's own, which comes earlier than ours on a busy machine
 		}
 	}
 	relay.dropOut.Store(nil)
@@ -312,7 +311,7 @@ func TestClientThatIsDTLSClient(t *testing.T) {
 }
 
 // A ClientHello that comes with the very first check, before Pion's agent has
-// started, is kept for it.
+// started, is kept for it. C15.
 func TestHelloWithTheFirstCheckIsKept(t *testing.T) {
 	conn := newVirtualConn("clnt", "clientPasswordclientPassword", func([]byte) {})
 	hello := []byte{22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}
@@ -417,6 +416,7 @@ func TestRestartGetsAFreshUfragAndKeepsDTLS(t *testing.T) {
 	}
 }
 
+// C31.
 func TestRenegotiationWithoutRestartKeepsTheUfrag(t *testing.T) {
 	host, _ := setup(t, withEcho)
 	c := newClient(t, nil)
@@ -501,7 +501,7 @@ func TestRefusedRenegotiationChangesNothing(t *testing.T) {
 }
 
 // A NAT gives the client another port in the middle of a call with audio: the
-// relay guesses the owner and says so, the Host proves the new path.
+// relay guesses the owner and says so, the Host proves the new path. C29.
 func TestRebindingFollowsTheClient(t *testing.T) {
 	host, relay := setup(t, withEcho)
 	c := newClient(t, nil)
@@ -627,6 +627,7 @@ func TestVideoIsRejectedByDefaultAndTheRestWorks(t *testing.T) {
 	ch.echo(t, "hello")
 }
 
+// C93.
 func TestRejectedSectionWithAnotherUfragIsIgnored(t *testing.T) {
 	host, _ := setup(t, withEcho)
 	c := newClient(t, nil)

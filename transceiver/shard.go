@@ -3,22 +3,13 @@ package transceiver
 import (
 	"container/heap"
 	"net/netip"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/icelite"
 	"github.com/usher-rtc/usher/internal/stun"
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/internal/udpbatch"
-)
-
-const (
-	// sendQueue is what waits for a socket: 20 ms of a thousand calls' audio.
-	sendQueue = 1024
-	// sendBatch is the most that one pass over the queue takes.
-	sendBatch = 64
 )
 
 // shard is one socket with its reader, and the sessions whose packets leave by
@@ -46,29 +37,7 @@ type shard struct {
 		until time.Time // when the sleeping reader will be up; zero: when woken
 	}
 
-	// yielding is set while a goroutine that will flush lets others run first.
-	yielding atomic.Bool
-
-	queue struct {
-		sync.Mutex
-		ring    [sendQueue]queued
-		head, n int
-	}
-
-	// writing is held by whoever empties the queue.
-	writing  sync.Mutex
-	batch    [sendBatch]queued
-	builders []*trunk.Builder
-	targets  []*peer
-	counts   []int
-	messages []udpbatch.Message
-}
-
-// queued is a frame on its way out. The packet holds its payload.
-type queued struct {
-	peer   netip.AddrPort
-	frame  trunk.Frame
-	packet *packet
+	outbox
 }
 
 var _ udpbatch.Handler = (*shard)(nil)
@@ -79,8 +48,8 @@ func (sh *shard) HandleBatch(_ int, pkts []udpbatch.Packet) {
 	sh.timers.awake = true
 	sh.timers.Unlock()
 	now := time.Now()
+	sh.datagramsIn.Add(uint64(len(pkts)))
 	for i := range pkts {
-		sh.datagramsIn.Add(1)
 		sh.datagram(now, &pkts[i])
 	}
 	// Answers of sessions that belong to other shards; Idle sends our own.
@@ -319,139 +288,4 @@ func (h *timerHeap) Pop() any {
 	*h = old[:len(old)-1]
 	f.timerIndex = -1
 	return f
-}
-
-// enqueue copies a payload into the send queue. Nothing leaves before flush.
-func (sh *shard) enqueue(to netip.AddrPort, fr *trunk.Frame, payload []byte) {
-	if len(payload) > slotSize {
-		sh.drop(DropOversize)
-		return
-	}
-	p := newPacket(payload)
-	q := &sh.queue
-	q.Lock()
-	if q.n == len(q.ring) {
-		q.Unlock()
-		p.free()
-		sh.drop(DropSendQueueFull)
-		return
-	}
-	slot := &q.ring[(q.head+q.n)%len(q.ring)]
-	slot.peer, slot.frame, slot.packet = to, *fr, p
-	slot.frame.Payload = p.bytes()
-	q.n++
-	q.Unlock()
-}
-
-func (sh *shard) pending() int {
-	sh.queue.Lock()
-	defer sh.queue.Unlock()
-	return sh.queue.n
-}
-
-// flush sends what is queued, unless another goroutine is at it: that one
-// looks once more after it is done, so nothing is left behind. Whatever
-// arrives while the kernel is busy goes out together in the next pass, in as
-// few datagrams as it fits into.
-func (sh *shard) flush() {
-	for sh.pending() > 0 {
-		if !sh.writing.TryLock() {
-			return
-		}
-		for sh.writeBatch() {
-		}
-		sh.writing.Unlock()
-	}
-}
-
-// flushSoon is flush after the goroutines that are ready to run have had their
-// turn: sessions that an incoming batch woke write their answers meanwhile, and
-// one system call sends them all. A Host with nothing else to do goes on at once,
-// and so does one that has a full batch: after a stall the queue would overflow.
-func (sh *shard) flushSoon() {
-	if sh.pending() >= sendBatch {
-		sh.flush()
-	} else if sh.yielding.CompareAndSwap(false, true) {
-		runtime.Gosched()
-		sh.yielding.Store(false)
-		sh.flush()
-	}
-}
-
-// writeBatch sends up to sendBatch frames and reports whether there were any.
-func (sh *shard) writeBatch() bool {
-	q := &sh.queue
-	q.Lock()
-	n := min(q.n, len(sh.batch))
-	for i := range n {
-		slot := &q.ring[(q.head+i)%len(q.ring)]
-		sh.batch[i] = *slot
-		*slot = queued{}
-	}
-	q.head = (q.head + n) % len(q.ring)
-	q.n -= n
-	q.Unlock()
-	if n == 0 {
-		return false
-	}
-	used := 0
-	for i := range n {
-		used = sh.pack(&sh.batch[i], used)
-	}
-	sh.messages = sh.messages[:0]
-	for i, b := range sh.builders[:used] {
-		if b.Len() == 0 || !b.Seal(sh.targets[i].keys) {
-			continue
-		}
-		sh.counts[len(sh.messages)] = b.Len()
-		sh.messages = append(sh.messages, udpbatch.Message{Buffers: b.Buffers(), To: sh.targets[i].addr})
-	}
-	if len(sh.messages) > 0 {
-		sh.conn.WriteBatch(sh.messages)
-	}
-	for i := range sh.messages {
-		if sh.messages[i].Err != nil {
-			sh.drops[DropSend].Add(uint64(sh.counts[i]))
-			continue
-		}
-		sh.datagramsOut.Add(1)
-		sh.frameOut.Add(uint64(sh.counts[i]))
-	}
-	clear(sh.messages)
-	for i := range n {
-		sh.bytesOut.Add(uint64(sh.batch[i].packet.n))
-		sh.batch[i].packet.free()
-	}
-	clear(sh.batch[:n])
-	return true
-}
-
-// pack adds a frame to the newest datagram for its peer, or begins one. It
-// returns how many builders are in use.
-func (sh *shard) pack(q *queued, used int) int {
-	for i := used - 1; i >= 0; i-- {
-		if sh.targets[i].addr == q.peer {
-			if sh.builders[i].Add(&q.frame) {
-				return used
-			}
-			break
-		}
-	}
-	to := sh.host.peers.get(q.peer)
-	if to == nil {
-		sh.drop(DropSend)
-		return used
-	}
-	if used == len(sh.builders) {
-		sh.builders = append(sh.builders, trunk.NewBuilder(sh.host.cfg.TrunkMTU))
-		sh.targets = append(sh.targets, nil)
-		sh.counts = append(sh.counts, 0)
-	}
-	h := to.header(trunk.TypeData)
-	sh.targets[used] = to
-	sh.builders[used].Reset(&h)
-	if !sh.builders[used].Add(&q.frame) {
-		sh.drop(DropOversize)
-	}
-	return used + 1
 }

@@ -1,6 +1,7 @@
 package transceiver
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -23,6 +24,9 @@ const (
 	// formOverhead is what multipart/form-data adds to the two fields.
 	formOverhead = 64 << 10
 
+	// bodyLimit is how long a request's body may take to come.
+	bodyLimit = 10 * time.Second
+
 	defaultKeepAlive = 20 * time.Second
 	allowCalls       = "POST, OPTIONS"
 	allowCall        = "PATCH, DELETE, OPTIONS"
@@ -37,7 +41,8 @@ type SignallingConfig struct {
 	Authorize func(*http.Request) error
 	// AllowedOrigins are the origins whose pages may call, "https://example.com"
 	// or "*" for any. Requests without an Origin header are not browsers' and
-	// pass. Empty means pages of the same origin only.
+	// pass. Empty means pages of the same origin only. Such a page may send any
+	// request header.
 	AllowedOrigins []string
 	// MaxBody is the longest request body, in bytes. 0 means the Host's
 	// MaxOfferBytes plus 64 KiB.
@@ -109,21 +114,19 @@ func (e *StatusError) Error() string {
 // session or the Host; http.Server.Shutdown does not wait for it, Host.Close does.
 //
 // A bad configuration is a *ConfigError.
-func NewHandler(host *Host, cfg SignallingConfig) (http.Handler, error) {
+func NewHandler(host *Host, cfg SignallingConfig) (_ http.Handler, err error) {
 	if host == nil {
-		return nil, config.Errorf("host", "required")
+		return nil, config.In("transceiver.NewHandler", config.Errorf("host", "required: what NewHost returned"))
 	}
-	if cfg.MaxBody < 0 {
-		return nil, config.Errorf("MaxBody", "%d is negative", cfg.MaxBody)
-	}
-	set(&cfg.MaxBody, int64(host.cfg.MaxOfferBytes)+formOverhead)
-	if err := cfg.Limit.validate(); err != nil {
+	defer func() { err = config.In("transceiver.SignallingConfig", err) }()
+	err = cmp.Or(
+		config.Default("MaxBody", &cfg.MaxBody, int64(host.cfg.MaxOfferBytes)+formOverhead),
+		cfg.Limit.validate(),
+		config.Default("KeepAlive", &cfg.KeepAlive, defaultKeepAlive),
+	)
+	if err != nil {
 		return nil, err
 	}
-	if cfg.KeepAlive < 0 {
-		return nil, config.Errorf("KeepAlive", "%v is negative", cfg.KeepAlive)
-	}
-	set(&cfg.KeepAlive, defaultKeepAlive)
 	for i, p := range cfg.TrustedProxies {
 		if !p.IsValid() {
 			return nil, config.Errorf(fmt.Sprintf("TrustedProxies[%d]", i), "not a valid prefix")
@@ -144,7 +147,7 @@ func NewHandler(host *Host, cfg SignallingConfig) (http.Handler, error) {
 		}
 		cfg.AllowedOrigins[i] = strings.ToLower(o)
 	}
-	return &signalling{host: host, cfg: cfg, limit: newLimiter(cfg.Limit), links: links, firstOffer: firstOffer}, nil
+	return &signalling{host: host, cfg: cfg, limit: newLimiter(cfg.Limit), links: links, firstOffer: firstOffer, bodyLimit: bodyLimit}, nil
 }
 
 type signalling struct {
@@ -153,8 +156,9 @@ type signalling struct {
 	limit *limiter
 	links []string
 
-	firstOffer time.Duration // the constant, but for tests
-	warned     atomic.Int64  // unix nanoseconds of the newest warning
+	firstOffer time.Duration // the constants, but for tests
+	bodyLimit  time.Duration
+	warned     atomic.Pointer[time.Time] // of the newest warning
 }
 
 // ServeHTTP implements http.Handler.
@@ -234,7 +238,12 @@ func (g *signalling) cors(w http.ResponseWriter, r *http.Request) bool {
 	}
 	h.Set("Access-Control-Allow-Origin", origin)
 	h.Set("Access-Control-Allow-Methods", "POST, PATCH, DELETE, OPTIONS")
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, If-Match")
+	// An origin that may call may send what Authorize and Prepare read.
+	allow := "Authorization, Content-Type, If-Match"
+	if ask := r.Header.Values("Access-Control-Request-Headers"); len(ask) > 0 {
+		allow = strings.Join(ask, ", ")
+	}
+	h.Set("Access-Control-Allow-Headers", allow)
 	h.Set("Access-Control-Expose-Headers", "Location, ETag, Link, Retry-After")
 	h.Set("Access-Control-Max-Age", "86400")
 	return true

@@ -8,8 +8,10 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pion/webrtc/v4"
 
@@ -60,7 +62,8 @@ func (g *signalling) accept(r *http.Request, offerSDP string, metadata json.RawM
 
 // readOffer reads the two forms of a POST.
 func (g *signalling) readOffer(w http.ResponseWriter, r *http.Request) (offerSDP string, metadata json.RawMessage, p *problem) {
-	r.Body = http.MaxBytesReader(w, r.Body, g.cfg.MaxBody)
+	done := g.limitBody(w, r)
+	defer func() { done(p) }()
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case typeSDP:
 		offerSDP, p = readBody(r)
@@ -76,7 +79,7 @@ func (g *signalling) readOffer(w http.ResponseWriter, r *http.Request) (offerSDP
 		}
 		if session, found := formField(r, "session"); found && session != "" {
 			metadata = json.RawMessage(session)
-			if !json.Valid(metadata) {
+			if !validJSON(metadata) {
 				return "", nil, problemBad("the field session has to be JSON")
 			}
 		}
@@ -105,6 +108,28 @@ func formField(r *http.Request, name string) (string, bool) {
 	return string(b), err == nil
 }
 
+func (g *signalling) patchBody(w http.ResponseWriter, r *http.Request) (body string, p *problem) {
+	done := g.limitBody(w, r)
+	defer func() { done(p) }()
+	return readBody(r)
+}
+
+// limitBody bounds a request's body in length and in time: a server may have no
+// limit of its own. The time counts until done is called with no problem. A
+// ResponseWriter that knows no deadlines has none.
+func (g *signalling) limitBody(w http.ResponseWriter, r *http.Request) (done func(*problem)) {
+	r.Body = http.MaxBytesReader(w, r.Body, g.cfg.MaxBody)
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Now().Add(g.bodyLimit))
+	return func(p *problem) {
+		// The server reads on: behind a whole body to notice a client that goes, for
+		// which there is no limit; through what is left of another before it answers.
+		if p == nil {
+			_ = c.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
 func readBody(r *http.Request) (string, *problem) {
 	b, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -118,17 +143,19 @@ func problemOfBody(err error) *problem {
 	if errors.As(err, &large) {
 		return problemTooLarge()
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return newProblem(http.StatusRequestTimeout, "given-up", "Request given up", "the request's body did not come in time")
+	}
 	return problemBad("the request body cannot be read")
 }
 
 func (g *signalling) patch(w http.ResponseWriter, r *http.Request, s *Session) {
-	r.Body = http.MaxBytesReader(w, r.Body, g.cfg.MaxBody)
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if kind != typeSDP && kind != typeFragment {
 		problemContentType(typeSDP + " or " + typeFragment).write(w)
 		return
 	}
-	body, p := readBody(r)
+	body, p := g.patchBody(w, r)
 	match := ifMatch(tokens(r, "If-Match"))
 	if p == nil && len(match) == 0 && kind == typeFragment {
 		// RFC 9725 section 4.3.2 requires this answer even where candidates are not

@@ -90,6 +90,7 @@ func form(t *testing.T, sdp, session string, asFile bool) (contentType, body str
 	return w.FormDataContentType(), b.String()
 }
 
+// C91.
 func TestSignallingMakesAndEndsACall(t *testing.T) {
 	for _, base := range []string{"/whip", "/v1/realtime/calls"} {
 		t.Run(base, func(t *testing.T) {
@@ -359,6 +360,13 @@ func TestCORS(t *testing.T) {
 	if res := do(t, "OPTIONS", server.URL+"/whip", "", "", "Origin", server.URL); res.StatusCode != http.StatusNoContent {
 		t.Errorf("same origin: %d", res.StatusCode)
 	}
+	const own = "authorization,x-tenant"
+	for origin, want := range map[string]string{server.URL: own, "https://elsewhere.example": ""} {
+		res := do(t, "OPTIONS", server.URL+"/whip", "", "", "Origin", origin, "Access-Control-Request-Headers", own)
+		if got := res.Header.Get("Access-Control-Allow-Headers"); got != want {
+			t.Errorf("a page of %s may send %q, want %q", origin, got, want)
+		}
+	}
 }
 
 func TestFragmentRestart(t *testing.T) {
@@ -535,7 +543,7 @@ func TestNewHandlerValidates(t *testing.T) {
 	}
 }
 
-// A stranger whose offers an application fails at does not fill the log.
+// A stranger whose offers an application fails at does not fill the log. C112.
 func TestWarningsAboutOffersAreLimited(t *testing.T) {
 	var lines bytes.Buffer
 	host, _ := setup(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&lines, nil)) })

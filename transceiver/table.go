@@ -121,14 +121,15 @@ func (t *pathTable) find(p icelite.Path) claimants {
 	return sh.m[p]
 }
 
-// claim adds a session to a path's list. It reports whether others are on it.
+// claim adds a session to a path's list, in place of the last one if it is full. It
+// reports whether the session is new there, and not alone.
 func (t *pathTable) claim(p icelite.Path, s *Session) (contested bool) {
 	sh := &t.shards[t.index(p)]
 	sh.Lock()
 	defer sh.Unlock()
 	c := sh.m[p]
 	if slices.Contains(c[:], s) {
-		return c[1] != nil
+		return false
 	}
 	for i := range c {
 		if c[i] == nil || i == maxClaimants-1 {

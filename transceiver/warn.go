@@ -42,6 +42,39 @@ func (w *warner) look(now time.Time, drops func(DropReason) uint64) {
 	}
 }
 
+// unheard says that sessions end without a check while no client's packet comes from
+// any relay: clients were told an address behind which there is no relay, or none
+// that reaches this Host.
+type unheard struct {
+	log          *slog.Logger
+	limit        time.Duration // Config.ConnectTimeout
+	since        time.Time     // no packet since then
+	at           time.Time     // it was said
+	ended, heard uint64
+}
+
+// look is told how many sessions have ended that never connected, and how many
+// packets of clients have come. It writes at most one line a minute.
+func (s *unheard) look(now time.Time, ended, heard uint64) {
+	if s.since.IsZero() || heard != s.heard {
+		s.since, s.ended, s.heard = now, ended, heard
+	}
+	if ended == s.ended || now.Sub(s.since) < s.limit || !s.at.IsZero() && now.Sub(s.at) < warnEvery {
+		return
+	}
+	s.log.Warn("sessions ended, and no relay sent a packet of their clients", "count", ended-s.ended,
+		"hint", "is there a relay behind Ingresses[].Advertise, and can it send to the address in this Host's ufrags? its counters say")
+	s.at, s.ended = now, ended
+}
+
+// heard returns how many packets of clients have come.
+func (h *Host) heard() (n uint64) {
+	for _, sh := range h.shards {
+		n += sh.framesIn.Load()
+	}
+	return n
+}
+
 // dropped returns how much all sockets have dropped for a reason.
 func (h *Host) dropped(r DropReason) (n uint64) {
 	for _, sh := range h.shards {

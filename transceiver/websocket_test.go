@@ -71,18 +71,23 @@ func (k *wsClient) raw(text string) {
 
 func (k *wsClient) receive(kind string) message {
 	k.t.Helper()
+	var m message
 	select {
-	case m := <-k.got:
-		if m.Type != kind {
-			k.t.Fatalf("got %s, want %s", m.encode(), kind)
-		}
-		return m
+	case m = <-k.got:
 	case err := <-k.end:
-		k.t.Fatalf("the connection ended before %s: %v", kind, err)
+		select {
+		case m = <-k.got: // it came before the end
+			k.end <- err
+		default:
+			k.t.Fatalf("the connection ended before %s: %v", kind, err)
+		}
 	case <-time.After(patience):
 		k.t.Fatalf("timed out waiting for %s", kind)
 	}
-	return message{}
+	if m.Type != kind {
+		k.t.Fatalf("got %s, want %s", m.encode(), kind)
+	}
+	return m
 }
 
 // closed waits for the end of the connection and returns its code and reason.
@@ -386,7 +391,7 @@ func TestWebSocketRefuses(t *testing.T) {
 // loses its socket, and neither loses its call.
 func TestWebSocketNoticesADeadClient(t *testing.T) {
 	host, _ := setup(t, withEcho)
-	server := serve(t, host, SignallingConfig{KeepAlive: 50 * time.Millisecond})
+	server := serve(t, host, SignallingConfig{KeepAlive: time.Second})
 	c := newClient(t, nil)
 	ch := c.channel()
 	k, s, m := c.callOver(server.URL+"/whip", host)
@@ -485,13 +490,15 @@ func TestDrainSaysWhy(t *testing.T) {
 			close(dtls)
 		}
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	shut := make(chan error, 1)
 	go func() { shut <- host.Shutdown(ctx) }()
-	if m := k.receive(typeDraining); m.Seconds != 1 {
-		t.Errorf("%s", m.encode())
+	const most = int(patience / time.Second)
+	if m := k.receive(typeDraining); m.Seconds < most/2 || m.Seconds > most {
+		t.Errorf("%s, want about %d seconds", m.encode(), most)
 	}
+	cancel()
 	if m := k.receive(typeEnd); m.Reason != "drained" {
 		t.Errorf("%s", m.encode())
 	}
@@ -499,7 +506,7 @@ func TestDrainSaysWhy(t *testing.T) {
 		t.Errorf("%s", m.Data)
 	}
 	wait(t, "DTLS to be closed", dtls)
-	if err := receive(t, "Shutdown", shut); !errors.Is(err, context.DeadlineExceeded) {
+	if err := receive(t, "Shutdown", shut); !errors.Is(err, context.Canceled) {
 		t.Errorf("Shutdown: %v", err)
 	}
 	if n := host.Stats().Ended[ReasonDrained]; n != 3 {

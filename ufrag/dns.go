@@ -134,7 +134,7 @@ const askQueue = 256
 // NewDNS starts a resolver. The caller closes it. The error is a [*ConfigError].
 func NewDNS(cfg DNSConfig) (*DNS, error) {
 	if err := cfg.setDefaults(); err != nil {
-		return nil, err
+		return nil, config.In("ufrag.DNSConfig", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &DNS{

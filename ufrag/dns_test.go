@@ -113,11 +113,13 @@ func expect(t *testing.T, d *DNS, want string) {
 func TestDNSLooksUpInTheBackground(t *testing.T) {
 	dnsTest(t, DNSConfig{Network: "ip4"}, func(t *testing.T, f *fakeDNS, d *DNS) {
 		f.set("host-7.example.", "10.0.0.7")
+		f.delay = time.Millisecond // of the simulated clock, which waits for this goroutine
 		for range 100 {
 			if ap, ok := d.Resolve(host(7)); ok {
 				t.Fatalf("known at once: %s", ap)
 			}
 		}
+		time.Sleep(f.delay)
 		expect(t, d, "10.0.0.7:3478")
 		if want := map[string]int{"ip4 host-7.example.": 1}; !maps.Equal(f.asked, want) {
 			t.Errorf("asked %v, want %v", f.asked, want)

@@ -380,7 +380,7 @@ func ExampleDNS() {
 func ExampleDNSConfig() {
 	_, err := ufrag.NewDNS(ufrag.DNSConfig{Pattern: "transceivers.example", Port: 3478})
 	fmt.Println(err)
-	// Output: Pattern: "transceivers.example" must have exactly one %d and no other %
+	// Output: ufrag.DNSConfig.Pattern: "transceivers.example" must have exactly one %d and no other %
 }
 
 func ExampleDNSStats() {

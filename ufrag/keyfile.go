@@ -43,8 +43,8 @@ func (e *FileError) Error() string {
 // comment; empty lines do not count. The result goes into [NewKeyring] or
 // [Keyring.Replace] as it is. The error is a [*FileError].
 //
-// Nothing checks the permissions of a key file: mounted secrets have odd ones.
-// Keep it readable by its owner alone; whoever reads it can route packets and
+// This package does not check the permissions of a key file: mounted secrets have
+// odd ones. Keep it readable by its owner alone; whoever reads it can route packets and
 // impersonate transceivers towards relays, though not read or forge media.
 func ParseKeyFile(text []byte) (mint byte, keys []Key, err error) {
 	lines := make(map[byte]int) // of each id

@@ -64,13 +64,10 @@ type Watcher struct {
 // the Watcher.
 func Watch(cfg WatchConfig, what string, load func([]byte) error) (*Watcher, error) {
 	if cfg.Path == "" {
-		return nil, config.Errorf("Path", "is empty")
+		return nil, config.In("ufrag.WatchConfig", config.Errorf("Path", "is empty"))
 	}
-	if cfg.Interval < 0 {
-		return nil, config.Errorf("Interval", "%v is negative", cfg.Interval)
-	}
-	if cfg.Interval == 0 {
-		cfg.Interval = defaultWatchInterval
+	if err := config.Default("Interval", &cfg.Interval, defaultWatchInterval); err != nil {
+		return nil, config.In("ufrag.WatchConfig", err)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

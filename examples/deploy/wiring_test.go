@@ -56,6 +56,23 @@ func selects(t *testing.T, selector *metav1.LabelSelector, have map[string]strin
 	return s.Matches(labels.Set(have))
 }
 
+// TestSecretsAreForTheirPodAlone: relayd and transceiverd warn about a key file
+// that all users can read, which is how Kubernetes mounts secrets by default.
+func TestSecretsAreForTheirPodAlone(t *testing.T) {
+	each(t, func(t *testing.T, o *objects) {
+		for name, pod := range o.pods() {
+			if c := pod.Spec.SecurityContext; c.FSGroup == nil || c.RunAsGroup == nil || *c.FSGroup != *c.RunAsGroup {
+				t.Errorf("%s: fsGroup is not the group that it runs as", name)
+			}
+			for _, v := range pod.Spec.Volumes {
+				if s := v.Secret; s != nil && (s.DefaultMode == nil || *s.DefaultMode != 0o440) {
+					t.Errorf("%s: defaultMode of secret %s is not 0440", name, s.SecretName)
+				}
+			}
+		}
+	})
+}
+
 // TestReferences follows every name that one object uses for another.
 func TestReferences(t *testing.T) {
 	each(t, func(t *testing.T, o *objects) {

@@ -67,7 +67,7 @@ func startRedis(t *testing.T) *redis.Client {
 	})
 	client := redis.NewClient(&redis.Options{Network: "unix", Addr: socket, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
-	for deadline := time.Now().Add(10 * time.Second); client.Ping(t.Context()).Err() != nil; {
+	for deadline := time.Now().Add(time.Minute); client.Ping(t.Context()).Err() != nil; {
 		if time.Now().After(deadline) {
 			t.Fatal("redis-server does not answer")
 		}

@@ -20,15 +20,15 @@ import (
 
 // patience is how long a test waits for what must come; it is no expectation of
 // speed.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 const (
 	clientHertz, serviceHertz = 440.0, 880.0
-	// warmUp are the packets at the beginning that codecs need to settle.
-	warmUp = 10
+	// mostPackets are forty seconds, in which the tone must have been heard.
+	mostPackets = 2000
 )
 
-// isTone checks that half a second of PCM is one tone and no silence.
+// isTone checks that PCM is one tone and no silence.
 func isTone(c Codec, pcm []byte, hertz float64) error {
 	part, rms := power(c, pcm, hertz)
 	if part < 0.8 || rms < 3000 {
@@ -53,10 +53,11 @@ func call(t *testing.T, rate Codec) {
 		Codec: rate.String(), Logger: slog.New(slog.DiscardHandler),
 		Serve: func(ctx context.Context, c *bridge.Call) error {
 			heard <- listen(ctx, c, rate)
-			if err := speak(ctx, c, rate); err != nil {
-				return err
+			for ctx.Err() == nil {
+				if err := speak(ctx, c, rate); err != nil {
+					return err
+				}
 			}
-			<-ctx.Done()
 			return nil
 		},
 	})
@@ -96,10 +97,32 @@ func call(t *testing.T, rate Codec) {
 	}
 }
 
-// listen checks half a second of the client's tone.
+// listening looks for a tone that lasts a fifth of a second. On a busy machine a
+// stream has holes, which cost the tone its phase.
+type listening struct {
+	codec Codec
+	hertz float64
+	pcm   []byte
+	best  error
+}
+
+const tonePackets = 10
+
+// hears takes a packet's PCM and reports whether the tone was there.
+func (l *listening) hears(pcm []byte) bool {
+	l.pcm = append(l.pcm, pcm...)
+	if n := tonePackets * 2 * l.codec.Frame(); len(l.pcm) >= n {
+		l.best = isTone(l.codec, l.pcm[:n], l.hertz)
+		l.pcm = l.pcm[:0]
+		return l.best == nil
+	}
+	return false
+}
+
+// listen waits for the client's tone.
 func listen(ctx context.Context, c *bridge.Call, rate Codec) error {
-	var pcm []byte
-	for n := 0; n < warmUp+frames/2; n++ {
+	l := listening{codec: rate, hertz: clientHertz}
+	for range mostPackets {
 		f, err := c.Next(ctx)
 		if err != nil {
 			return err
@@ -107,11 +130,11 @@ func listen(ctx context.Context, c *bridge.Call, rate Codec) error {
 		if len(f.Payload) != 2*rate.Frame() || f.Duration != 20*time.Millisecond {
 			return fmt.Errorf("%d bytes, %v", len(f.Payload), f.Duration)
 		}
-		if n >= warmUp {
-			pcm = append(pcm, f.Payload...)
+		if l.hears(f.Payload) {
+			return nil
 		}
 	}
-	return isTone(rate, pcm, clientHertz)
+	return l.best
 }
 
 // speak answers with two seconds of a tone, in pieces that are no frames.
@@ -134,12 +157,13 @@ func speak(ctx context.Context, c *bridge.Call, rate Codec) error {
 	return err
 }
 
-// client makes a call, speaks its tone for the test's life, and says how half a
-// second of the answer sounds.
+// client makes a call, speaks its tone for the test's life, and says how the
+// answer sounds.
 func client(t *testing.T, host *transceiver.Host) <-chan error {
 	t.Helper()
 	var se webrtc.SettingEngine
 	se.SetIncludeLoopbackCandidate(true)
+	se.SetICEMaxBindingRequests(1000) // or a client gives up on a busy machine after 1.5 s
 	se.SetIPFilter(func(ip net.IP) bool { return ip.IsLoopback() })
 	pc, err := webrtc.NewAPI(webrtc.WithSettingEngine(se)).NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
@@ -192,25 +216,25 @@ func client(t *testing.T, host *transceiver.Host) <-chan error {
 	return answered
 }
 
-// hear checks half a second of the service's tone.
+// hear waits for the service's tone.
 func hear(track *webrtc.TrackRemote) error {
 	d, err := Rate16k.NewDecoder()
 	if err != nil {
 		return err
 	}
-	var pcm []byte
-	for n := 0; n < warmUp+frames/2; n++ {
+	l := listening{codec: Rate16k, hertz: serviceHertz}
+	for range mostPackets {
 		p, _, err := track.ReadRTP()
 		if err != nil {
 			return err
 		}
-		before := len(pcm)
-		if pcm, err = d.Decode(pcm, p.Payload); err != nil {
+		pcm, err := d.Decode(nil, p.Payload)
+		if err != nil {
 			return err
 		}
-		if n < warmUp {
-			pcm = pcm[:before]
+		if l.hears(pcm) {
+			return nil
 		}
 	}
-	return isTone(Rate16k, pcm, serviceHertz)
+	return l.best
 }

@@ -135,29 +135,22 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r = r.Clone(r.Context())
 		r.Method, r.URL.Path, r.URL.RawPath = http.MethodDelete, call, ""
 	}
-	g.signalling.ServeHTTP(&headers{w, r}, r)
+	g.signalling.ServeHTTP(challenge{w}, r)
 }
 
-// headers adds what clients of this API expect to a response.
-type headers struct {
-	http.ResponseWriter
-	r *http.Request
-}
+// challenge says with a 401 how clients have to authorize themselves.
+type challenge struct{ http.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
-func (h *headers) WriteHeader(status int) {
-	switch ask := h.r.Header.Get("Access-Control-Request-Headers"); {
-	case status == http.StatusUnauthorized:
-		h.Header().Set("WWW-Authenticate", "Bearer") // RFC 6750 section 3
-	case status == http.StatusNoContent && h.r.Method == http.MethodOptions && ask != "":
-		// An origin that may call may send what its library adds.
-		h.Header().Set("Access-Control-Allow-Headers", ask)
+func (c challenge) WriteHeader(status int) {
+	if status == http.StatusUnauthorized {
+		c.Header().Set("WWW-Authenticate", "Bearer") // RFC 6750 section 3
 	}
-	h.ResponseWriter.WriteHeader(status)
+	c.ResponseWriter.WriteHeader(status)
 }
 
 // Unwrap lets a WebSocket take the connection over.
-func (h *headers) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+func (c challenge) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 func (g *gateway) authorize(r *http.Request) error {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")

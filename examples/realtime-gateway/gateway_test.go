@@ -207,7 +207,7 @@ func TestEnds(t *testing.T) {
 
 // TestInterruption: what upstream is told that the user has heard is what was
 // sent, to the frame, whoever interrupts.
-func TestInterruption(t *testing.T) {
+func TestInterruption(t *testing.T) { // one at a time: a machine that cannot keep up has calls end
 	for name, stop := range map[string]func(*client){
 		"speech": func(c *client) { c.speaks.Store(true) },
 		"client": func(c *client) {
@@ -216,9 +216,8 @@ func TestInterruption(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			// Slow enough that the answer is still being made when it is cut.
-			r := newRig(t, standin.Config{Tone: 20 * time.Second, Speed: 4}, nil)
+			r := newRig(t, standin.Config{Tone: time.Minute, Speed: 4}, nil)
 			c := newClient(r)
 			c.call("", "")
 			c.talk()
@@ -247,7 +246,6 @@ func TestInterruption(t *testing.T) {
 		})
 	}
 	t.Run("switched off", func(t *testing.T) {
-		t.Parallel()
 		r := newRig(t, standin.Config{Tone: 2 * time.Second}, nil)
 		c := newClient(r)
 		c.call("", `{"audio":{"input":{"turn_detection":{"type":"server_vad","interrupt_response":false,"create_response":false}}}}`)
@@ -302,7 +300,7 @@ func TestClientEvents(t *testing.T) {
 // TestSlowUpstream: a server that does not read costs its own call the oldest
 // audio, which is counted, and in the end the call.
 func TestSlowUpstream(t *testing.T) {
-	for name, timeout := range map[string]time.Duration{"comes back": patience, "stays away": 300 * time.Millisecond} {
+	for name, timeout := range map[string]time.Duration{"comes back": patience, "stays away": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			release, stuck := make(chan struct{}), make(chan struct{})
@@ -328,7 +326,7 @@ func TestSlowUpstream(t *testing.T) {
 				for i := 0; session.Err() == nil; i++ {
 					say(20)
 					time.Sleep(5 * time.Millisecond) // as fast as the socket takes it
-					if i > 2000 {
+					if i > 20_000 {
 						t.Fatal("the call goes on")
 					}
 				}
@@ -337,8 +335,8 @@ func TestSlowUpstream(t *testing.T) {
 					t.Errorf("the client was told %v", got)
 				}
 			} else {
-				for range 100 {
-					say(40)
+				for range 400 { // the Host has room for 32 at a time
+					say(20)
 					time.Sleep(5 * time.Millisecond) // as fast as the socket takes it
 				}
 				close(release)

@@ -33,7 +33,7 @@ import (
 // patience is how long a test waits for what must come; it is no expectation of
 // speed.
 const (
-	patience = 20 * time.Second
+	patience = time.Minute
 	token    = "a good token"
 )
 
@@ -67,7 +67,11 @@ func newRig(t *testing.T, sc standin.Config, change func(*config)) *rig {
 		if err := json.Unmarshal(raw, &e.Event); err != nil {
 			t.Error(err)
 		}
-		r.seen <- e
+		// The client's audio never ends; what nobody waits for must not hold up
+		// the stand-in in a test that takes long.
+		if kind != "input_audio_buffer.append" || len(r.seen) < cap(r.seen)/2 {
+			r.seen <- e
+		}
 		if onEvent != nil {
 			return onEvent(kind, raw)
 		}
@@ -220,6 +224,7 @@ func newClient(r *rig) *client {
 	var se webrtc.SettingEngine
 	se.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
 	se.SetIncludeLoopbackCandidate(true)
+	se.SetICEMaxBindingRequests(1000) // or a client gives up on a busy machine after 1.5 s
 	se.SetIPFilter(func(ip net.IP) bool { return ip.IsLoopback() })
 	pc, err := webrtc.NewAPI(webrtc.WithSettingEngine(se)).NewPeerConnection(webrtc.Configuration{})
 	if err != nil {

@@ -20,7 +20,6 @@ import (
 	"context"
 	"crypto/rand"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -168,9 +167,6 @@ func upstreamSecret(file string) (string, error) {
 func debugPages(g *gateway) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", g.host.StatusHandler())
-	mux.HandleFunc("GET /debug/stats", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(g.stats.snapshot())
-	})
+	mux.Handle("GET /debug/stats", cli.Stats(g.stats.snapshot))
 	return mux
 }

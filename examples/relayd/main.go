@@ -124,6 +124,10 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer pages.Close()
+	if !config.Trunk.IsValid() || config.Trunk.Port() == 0 {
+		slog.Warn("without -trunk the trunk has whatever ports are free, others at each start: after a restart transceivers cannot announce its flows; give -trunk ADDR:PORT unless this is a trial",
+			"trunk", fmt.Sprint(server.TrunkAddrs()))
+	}
 	slog.Info("relay", "ingress", fmt.Sprint(server.Ingresses()), "trunk", fmt.Sprint(server.TrunkAddrs()), "http", pages.URL())
 
 	served := make(chan error, 1)

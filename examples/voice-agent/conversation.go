@@ -157,7 +157,7 @@ func (c *conversation) hear(ctx context.Context, f transceiver.Frame) error {
 // push takes the next piece of sound, none for silence.
 func (c *conversation) push(ctx context.Context, sound []byte, d time.Duration) error {
 	c.sound = append(c.sound, sound...)
-	was := c.turns.push(loudness(sound), d, c.answering())
+	was := c.turns.push(pcm.Loudness(sound), d, c.answering())
 	if c.turns.speaking {
 		c.spoke, c.voiced = time.Now(), len(c.sound)
 	}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/binary"
-	"math"
 	"slices"
 	"time"
 )
@@ -112,17 +110,4 @@ func (f *floor) push(loudness float64, d time.Duration) float64 {
 		f.parts[f.now] = f.mean
 	}
 	return silent + slices.Min(f.parts[:])
-}
-
-// loudness returns the root mean square of PCM (16 bits, little endian) in dBFS.
-func loudness(pcm []byte) float64 {
-	if len(pcm) < 2 {
-		return silent
-	}
-	sum := 0.0
-	for i := 0; i+1 < len(pcm); i += 2 {
-		s := float64(int16(binary.LittleEndian.Uint16(pcm[i:])))
-		sum += s * s
-	}
-	return max(silent, 10*math.Log10(sum/float64(len(pcm)/2)/(1<<30)))
 }

@@ -29,7 +29,7 @@ func ExampleOpen() {
 func ExampleConfig() {
 	_, err := redisflow.Open(redisflow.Config{Addrs: []string{"redis-0:6379", "redis-1:6379"}})
 	fmt.Println(err)
-	// Output: Addrs: several addresses need Cluster or MasterName
+	// Output: redisflow.Config.Addrs: several addresses need Cluster or MasterName
 }
 
 // A program that has a client may share it.

@@ -210,7 +210,7 @@ func (s *site) frame() (relay netip.AddrPort) {
 	buf := make([]byte, 1<<16)
 	var r trunk.Reader
 	var h trunk.Header
-	_ = s.host.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = s.host.SetReadDeadline(time.Now().Add(time.Minute))
 	for {
 		n, from, err := s.host.ReadFromUDPAddrPort(buf)
 		if err != nil {

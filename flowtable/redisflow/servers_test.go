@@ -156,7 +156,7 @@ func (s *server) try() bool {
 		close(done)
 	}()
 	s.t.Cleanup(func() { kill(cmd, done) })
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		select {
 		case <-done:
 			return false

@@ -31,7 +31,7 @@ var (
 // *ConfigError.
 func Open(c Config) (*Store, error) {
 	if err := c.validate(); err != nil {
-		return nil, err
+		return nil, config.In("redisflow.Config", err)
 	}
 	s := &Store{client: c.client(), prefix: c.Prefix, own: true}
 	if s.prefix == "" {

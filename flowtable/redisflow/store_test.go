@@ -90,11 +90,11 @@ func TestRunID(t *testing.T) {
 			"one node": {open(t, Config{Addrs: []string{one.addr}}), one},
 			"cluster":  {open(t, Config{Addrs: addrs(nodes), Cluster: true}), nodes[1]},
 		} {
-			first, err := tc.store.RunID(within(t, 5*time.Second))
+			first, err := tc.store.RunID(within(t, 30*time.Second))
 			if err != nil || first == "" {
 				t.Fatalf("%s: %q, %v", name, first, err)
 			}
-			if again, err := tc.store.RunID(within(t, 5*time.Second)); err != nil || again != first {
+			if again, err := tc.store.RunID(within(t, 30*time.Second)); err != nil || again != first {
 				t.Errorf("%s: %q became %q, %v", name, first, again, err)
 			}
 			tc.node.kill()
@@ -115,13 +115,13 @@ func TestRunIDMayBeForbidden(t *testing.T) {
 	srv := start(t)
 	srv.must("ACL", "SETUSER", "flows", "on", ">secret", "~"+DefaultPrefix+"*", "+set", "+getrange", "+hello", "+client")
 	s := open(t, Config{Addrs: []string{srv.addr}, Username: "flows", Password: "secret"})
-	if id, err := s.RunID(within(t, 5*time.Second)); err == nil {
+	if id, err := s.RunID(within(t, 30*time.Second)); err == nil {
 		t.Errorf("run id %q", id)
 	}
-	if err := s.Save(within(t, 5*time.Second), []flowtable.Entry{{Key: key(1), Value: []byte("v")}}, time.Minute); err != nil {
+	if err := s.Save(within(t, 30*time.Second), []flowtable.Entry{{Key: key(1), Value: []byte("v")}}, time.Minute); err != nil {
 		t.Error(err)
 	}
-	values, err := s.Load(within(t, 5*time.Second), []flowtable.Key{key(1)})
+	values, err := s.Load(within(t, 30*time.Second), []flowtable.Key{key(1)})
 	if err != nil || string(values[0]) != "v" {
 		t.Errorf("%q, %v", values, err)
 	}
@@ -138,11 +138,11 @@ func TestClusterWithADeadNode(t *testing.T) {
 		keys = append(keys, key(i))
 		entries = append(entries, flowtable.Entry{Key: keys[i], Value: []byte{byte(i + 1)}})
 	}
-	if err := s.Save(within(t, 5*time.Second), entries, time.Minute); err != nil {
+	if err := s.Save(within(t, 30*time.Second), entries, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	nodes[1].kill()
-	values, err := s.Load(within(t, 5*time.Second), keys)
+	values, err := s.Load(within(t, 30*time.Second), keys)
 	if err == nil {
 		t.Fatal("no error, though a third of the slots is gone")
 	}
@@ -199,7 +199,7 @@ func TestKeysInRedis(t *testing.T) {
 	s := open(t, Config{Addrs: []string{srv.addr}, Prefix: "a:"})
 	other := open(t, Config{Addrs: []string{srv.addr}, Prefix: "b:"})
 	mapped := flowtable.Key{Client: netip.MustParseAddrPort("[::ffff:203.0.113.9]:54321"), Ingress: 7}
-	if err := s.Save(within(t, 5*time.Second), []flowtable.Entry{{Key: mapped, Value: []byte("v")}}, 5*time.Minute); err != nil {
+	if err := s.Save(within(t, 30*time.Second), []flowtable.Entry{{Key: mapped, Value: []byte("v")}}, 5*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if got := srv.command("GET", "a:7/203.0.113.9:54321"); got != "v" {
@@ -208,7 +208,7 @@ func TestKeysInRedis(t *testing.T) {
 	if got := srv.command("DBSIZE"); got != "1" {
 		t.Errorf("%s keys", got)
 	}
-	values, err := other.Load(within(t, 5*time.Second), []flowtable.Key{mapped})
+	values, err := other.Load(within(t, 30*time.Second), []flowtable.Key{mapped})
 	if err != nil || values[0] != nil {
 		t.Errorf("another prefix finds %q, %v", values[0], err)
 	}
@@ -224,7 +224,7 @@ func TestForeignValues(t *testing.T) {
 	srv.must("SET", name(1), strings.Repeat("\x00", 1<<20))
 	srv.command("RPUSH", name(2), "x")
 	srv.must("SET", name(3), "good")
-	values, err := s.Load(within(t, 5*time.Second), []flowtable.Key{key(0), key(1), key(2), key(3), key(4)})
+	values, err := s.Load(within(t, 30*time.Second), []flowtable.Key{key(0), key(1), key(2), key(3), key(4)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestForeignValues(t *testing.T) {
 	}
 	// They can be overwritten.
 	for i := range 3 {
-		if err := s.Save(within(t, 5*time.Second), []flowtable.Entry{{Key: key(i), Value: []byte("v")}}, time.Minute); err != nil {
+		if err := s.Save(within(t, 30*time.Second), []flowtable.Entry{{Key: key(i), Value: []byte("v")}}, time.Minute); err != nil {
 			t.Errorf("value %d: %v", i, err)
 		}
 	}
@@ -251,7 +251,7 @@ func TestFaultsKeepTheDeadline(t *testing.T) {
 	hung, dead := start(t), start(t)
 	hungStore, deadStore := open(t, Config{Addrs: []string{hung.addr}}), open(t, Config{Addrs: []string{dead.addr}})
 	for _, s := range []*Store{hungStore, deadStore} {
-		if err := s.Save(within(t, 5*time.Second), []flowtable.Entry{{Key: key(1), Value: []byte("v")}}, time.Minute); err != nil {
+		if err := s.Save(within(t, 30*time.Second), []flowtable.Entry{{Key: key(1), Value: []byte("v")}}, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -265,8 +265,8 @@ func TestFaultsKeepTheDeadline(t *testing.T) {
 		"sentinel that never answers": open(t, Config{Addrs: []string{silent.Addr().String()}, MasterName: "flows"}),
 	} {
 		const limit = 50 * time.Millisecond
-		// Generous, for a busy machine; without a deadline it is seconds.
-		const most = 800 * time.Millisecond
+		// Generous, for a busy machine; without a deadline it is 3 s and more.
+		const most = 2500 * time.Millisecond
 		at := time.Now()
 		values, err := s.Load(within(t, limit), []flowtable.Key{key(1)})
 		if err == nil || len(values) != 1 || values[0] != nil {
@@ -286,8 +286,8 @@ func TestFaultsKeepTheDeadline(t *testing.T) {
 	hung.resume()
 	dead.restart()
 	for _, s := range []*Store{hungStore, deadStore} {
-		eventually(t, 5*time.Second, "the server is used again", func() bool {
-			_, err := s.Load(within(t, 50*time.Millisecond), []flowtable.Key{key(1)})
+		eventually(t, time.Minute, "the server is used again", func() bool {
+			_, err := s.Load(within(t, 500*time.Millisecond), []flowtable.Key{key(1)})
 			return err == nil
 		})
 	}
@@ -301,16 +301,14 @@ func TestSentinelFailover(t *testing.T) {
 		servers = append(servers, start(t, "--replicaof", "127.0.0.1", fmt.Sprint(master.port), "--repl-diskless-sync-delay", "0"))
 	}
 	sentinel := startSentinel(t, master)
-	eventually(t, 30*time.Second, "the Sentinel knows the replicas", func() bool {
+	eventually(t, time.Minute, "the Sentinel knows the replicas", func() bool {
 		return strings.Contains(sentinel.command("INFO", "sentinel"), "slaves=3")
 	})
 	s := open(t, Config{Addrs: []string{sentinel.addr}, MasterName: "flows"})
 	write := func(n int) error {
 		return s.Save(within(t, 200*time.Millisecond), []flowtable.Entry{{Key: key(n), Value: []byte("v")}}, time.Minute)
 	}
-	if err := write(0); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, time.Minute, "the first write", func() bool { return write(0) == nil })
 	n := 0
 	for round := range 3 {
 		var now *server
@@ -323,11 +321,11 @@ func TestSentinelFailover(t *testing.T) {
 			t.Fatal("no master")
 		}
 		now.kill()
-		eventually(t, 10*time.Second, fmt.Sprintf("writes reach the new master, round %d", round), func() bool {
+		eventually(t, time.Minute, fmt.Sprintf("writes reach the new master, round %d", round), func() bool {
 			n++
 			return write(n) == nil
 		})
-		values, err := s.Load(within(t, 5*time.Second), []flowtable.Key{key(n)})
+		values, err := s.Load(within(t, 30*time.Second), []flowtable.Key{key(n)})
 		if err != nil || string(values[0]) != "v" {
 			t.Errorf("round %d: %q, %v", round, values[0], err)
 		}

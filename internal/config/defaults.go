@@ -1,9 +1,8 @@
 package config
 
-import "time"
-
-// Default makes a field that is 0 another value. One that is negative is an error.
-func Default[T int | time.Duration](field string, value *T, zero T) error {
+// Default makes a field that is 0 another value, a number or a time.Duration. One
+// that is negative is an error.
+func Default[T ~int | ~int64](field string, value *T, zero T) error {
 	if *value < 0 {
 		return Errorf(field, "%v is negative", *value)
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/usher-rtc/usher/internal/e2e/netns"
+	"github.com/usher-rtc/usher/internal/e2e/tail"
 )
 
 // upgrade starts another relayd with the flags of the first, and waits until that
@@ -91,7 +92,7 @@ func TestRelaydGoesOnWithoutAnHeir(t *testing.T) {
 	args := append([]string(nil), d.relay.cmd.Args[1:]...)
 	misfit := append(append([]string(nil), args...), "-cluster", "9")
 	cmd := exec.CommandContext(ctx, build(t, "relayd"), misfit...)
-	out := new(tail)
+	out := new(tail.Buffer)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := d.start(cmd); err != nil {
 		t.Fatal(err)

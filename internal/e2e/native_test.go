@@ -8,6 +8,7 @@ import (
 
 	"github.com/usher-rtc/usher/internal/e2e/native"
 	"github.com/usher-rtc/usher/internal/e2e/netns"
+	"github.com/usher-rtc/usher/internal/e2e/tail"
 )
 
 // TestNativeClients makes calls with other implementations of WebRTC. Each must
@@ -34,7 +35,7 @@ func TestNativeClients(t *testing.T) {
 			d.waitReady(t, ctx)
 			owners := make(map[string]bool)
 			for _, base := range d.hosts {
-				stderr := new(tail)
+				stderr := new(tail.Buffer)
 				r, err := native.Call(ctx, kind, base+"/v1/realtime/calls", d.start, stderr)
 				if err != nil || r.Problem != "" {
 					t.Fatalf("%v, %s; the answer was\n%s\nthe client said:\n%s", err, r.Problem, r.Answer, stderr)

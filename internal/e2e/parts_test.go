@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/e2e/browser"
+	"github.com/usher-rtc/usher/internal/e2e/tail"
 	"github.com/usher-rtc/usher/internal/parts"
 )
 
@@ -43,7 +44,7 @@ func testContext(t *testing.T, limit time.Duration, programs ...string) context.
 func launch(t *testing.T, ctx context.Context, n *network, kind browser.Kind, opts browser.Options) *browser.Browser {
 	t.Helper()
 	need(t, browser.Check(ctx, kind))
-	stderr := new(tail)
+	stderr := new(tail.Buffer)
 	opts.Stderr, opts.Start = stderr, n.start
 	b, err := browser.Launch(ctx, kind, opts)
 	if err != nil {

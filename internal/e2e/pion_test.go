@@ -35,6 +35,7 @@ func pionCall(t *testing.T, ctx context.Context, n *network, base string) *pionC
 	var engine webrtc.SettingEngine
 	engine.SetICEUDPMux(n.iceMux(t, "127.0.0.1:0"))
 	engine.SetIncludeLoopbackCandidate(true)
+	engine.SetICEMaxBindingRequests(1000) // or a client gives up on a busy machine after 1.5 s
 	pc, err := webrtc.NewAPI(webrtc.WithSettingEngine(engine)).NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
 		t.Fatal(err)

@@ -11,32 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/e2e/tail"
 	"github.com/usher-rtc/usher/internal/parts"
 )
-
-// tail keeps the last bytes written to it.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-const tailSize = 32 << 10
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	if over := len(t.buf) - tailSize; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.buf)
-}
 
 var binaries struct {
 	sync.Mutex
@@ -90,7 +67,7 @@ type process struct {
 	t      *testing.T
 	name   string
 	cmd    *exec.Cmd
-	output *tail
+	output *tail.Buffer
 	exited chan struct{}
 }
 
@@ -104,7 +81,7 @@ func (n *network) run(t *testing.T, name string, args ...string) *process {
 // runCommand is run for a command that a test has made.
 func (n *network) runCommand(t *testing.T, name string, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{t: t, name: name, cmd: cmd, output: new(tail), exited: make(chan struct{})}
+	p := &process{t: t, name: name, cmd: cmd, output: new(tail.Buffer), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	if err := n.start(p.cmd); err != nil {
 		t.Fatal(err)
@@ -162,7 +139,7 @@ func (p *process) killed() bool {
 func runToEnd(t *testing.T, ctx context.Context, stdin, name string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	cmd := exec.CommandContext(ctx, build(t, name), args...)
-	var out, errOut tail
+	var out, errOut tail.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if stdin != "" {
 		in, err := cmd.StdinPipe()

@@ -52,6 +52,8 @@ type Config struct {
 	SkipLearning bool
 	// Ingresses are the ids of this relay's ingresses.
 	Ingresses []uint16
+	// Public are the addresses of those, as seen here and by clients: no client has one.
+	Public []netip.AddrPort
 	// Shards are the flow tables of all workers; Shards[Own] is this core's.
 	Shards []*flowtable.Table
 	Own    int
@@ -71,6 +73,8 @@ type Core struct {
 	unlearned bool // frames teach no flows
 	tiers     tiers
 	ingresses [65536 / 64]uint64 // a bit for each id
+	ports     [65536 / 64]uint64 // a bit for each port of public
+	public    map[netip.AddrPort]bool
 	shards    []*flowtable.Table
 	own       *flowtable.Table
 	now       flowtable.Tick
@@ -109,6 +113,7 @@ func New(c Config) *Core {
 		tiers:    newTiers(&c),
 		shards:   c.Shards,
 		own:      c.Shards[c.Own],
+		public:   make(map[netip.AddrPort]bool),
 		seed:     maphash.MakeSeed(),
 	}
 	if c.Lookups > 0 {
@@ -116,6 +121,10 @@ func New(c Config) *Core {
 	}
 	for _, id := range c.Ingresses {
 		k.ingresses[id/64] |= 1 << (id % 64)
+	}
+	for _, ap := range c.Public {
+		k.public[netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())] = true
+		k.ports[ap.Port()/64] |= 1 << (ap.Port() % 64)
 	}
 	return k
 }
@@ -199,7 +208,7 @@ func (v *Verdict) to(h Hop) { v.Upstreams[0], v.N = h, 1 }
 // Client decides about a packet from a client.
 func (c *Core) Client(p *Packet, v *Verdict) {
 	*v = Verdict{}
-	if v.Reason = screen(p); v.Reason != None {
+	if v.Reason = c.screen(p); v.Reason != None {
 		return
 	}
 	class := stun.Classify(p.Data)
@@ -214,23 +223,34 @@ func (c *Core) Client(p *Packet, v *Verdict) {
 		}
 	}
 	if r := c.find(p, v); r != 0 {
-		c.own.SetLocal(r, p.Local)
+		if !c.own.Local(r).IsValid() {
+			c.own.SetLocal(r, p.Local) // learned from its Host
+		}
 		c.follow(r, p.From, v)
 		return
 	}
 	c.recover(p, class, v)
 }
 
-func screen(p *Packet) Reason {
+func (c *Core) screen(p *Packet) Reason {
 	switch {
 	case p.Truncated:
 		return Oversize
 	case len(p.Data) == 0:
 		return Empty
-	case !usable(p.From):
+	case !usable(p.From), c.ours(p.From, p.Local):
 		return BadSource
 	}
 	return None
+}
+
+// ours reports whether an address is one that clients send to: on a wildcard listener
+// that is local, the one that a packet was sent to. Whoever has a session could forge
+// it, and what Hosts send there would come back as a client's: two sessions that know
+// each other's credentials would be each other's clients, with nobody outside.
+func (c *Core) ours(ap netip.AddrPort, local netip.Addr) bool {
+	port := ap.Port()
+	return c.ports[port/64]&(1<<(port%64)) != 0 && (ap.Addr() == local || c.public[ap])
 }
 
 // usable reports whether a client can have this address. Link-local addresses
@@ -292,7 +312,11 @@ func (c *Core) check(p *Packet, v *Verdict) {
 		v.Event = EventNone
 		return
 	}
-	c.own.SetLocal(r, p.Local)
+	// Answers leave from where the client sent to, and anybody can write its address
+	// on a packet to another one.
+	if was := c.own.Local(r); was != p.Local && (!was.IsValid() || c.authentic(local)) {
+		c.own.SetLocal(r, p.Local)
+	}
 	v.Flow = r
 	v.to(hop)
 }

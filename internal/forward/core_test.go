@@ -21,6 +21,7 @@ func TestEveryReasonHasAName(t *testing.T) {
 	}
 }
 
+// C60: clients at link-local addresses are refused, with and without a zone.
 func TestScreening(t *testing.T) {
 	w := newWorld(t, 1, nil)
 	ok := clientAddr(0, 0)
@@ -32,6 +33,7 @@ func TestScreening(t *testing.T) {
 		{Packet{From: ok}, Empty},
 		{Packet{Data: media(1), From: netip.AddrPortFrom(ok.Addr(), 0)}, BadSource},
 		{Packet{Data: media(1), From: netip.MustParseAddrPort("[fe80::1%2]:9")}, BadSource},
+		{Packet{Data: media(1), From: netip.MustParseAddrPort("[fe80::1]:9")}, BadSource},
 		{Packet{Data: media(1), From: netip.MustParseAddrPort("255.255.255.255:9")}, BadSource},
 		{Packet{Data: media(1), From: netip.MustParseAddrPort("[ff02::1]:9")}, BadSource},
 		{Packet{Data: media(1), From: ok}, NoFlow},

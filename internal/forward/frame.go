@@ -48,7 +48,7 @@ func (c *Core) Frame(f *trunk.Frame, peer Peer, d *Delivery) {
 	case !c.serves(f.Ingress):
 		d.Reason = OtherIngress
 		return
-	case !usable(f.Client):
+	case !usable(f.Client), c.ours(f.Client, netip.Addr{}):
 		d.Reason = BadClient
 		return
 	}
@@ -180,7 +180,7 @@ func (c *Core) Announced(f *trunk.Frame, peer Peer, d *Delivery) {
 	if peer.Remote && !c.tiers.remotes.Contains(peer.Addr.Addr()) {
 		return
 	}
-	if c.serves(f.Ingress) && usable(f.Client) {
+	if c.serves(f.Ingress) && usable(f.Client) && !c.ours(f.Client, netip.Addr{}) {
 		c.teach(f, peer, d, true)
 	}
 }

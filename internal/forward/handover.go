@@ -6,7 +6,7 @@ import "github.com/usher-rtc/usher/flowtable"
 // configuration may have been another one: what it allowed need not be allowed here.
 func (c *Core) Admits(f *flowtable.Flow) bool {
 	switch {
-	case !c.serves(f.Key.Ingress), !usable(f.Key.Client):
+	case !c.serves(f.Key.Ingress), !usable(f.Key.Client), c.ours(f.Key.Client, f.Local):
 		return false
 	case c.remote(f.Route):
 		return c.tiers.clusters != nil // which relay, is decided for each packet

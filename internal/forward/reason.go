@@ -16,7 +16,8 @@ const (
 	// Oversize means: larger than the receive buffer, so only a part of it is there.
 	Oversize
 	// BadSource means: a source that cannot be answered: port 0, multicast,
-	// unspecified, or link-local (frames have no room for its zone).
+	// unspecified, link-local (frames have no room for its zone), or an address of
+	// this relay's own ingresses.
 	BadSource
 	// STUNMalformed means: a length, bound or alignment in a STUN message is wrong.
 	STUNMalformed

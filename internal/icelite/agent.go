@@ -69,23 +69,25 @@ type Agent struct {
 	newest      int
 	retired     []string
 
-	paths      []path // grows to MaxPaths; most sessions have one
+	paths      []path // grows to MaxPaths; begins in first
 	current    int    // index of the current path, -1 if there is none
 	selectedAt stamp
 	serial     uint32
 	state      State
 	reason     Reason
-	firstTaken bool  // the session has had its first path
-	rearm      bool  // connectBy is to be set at the next call
-	consentAt  stamp // next consent check, while the current path is proven
+	lastHeard  stamp
+	first      [1]path // most sessions have one path, which lies with what is used with it
+	firstTaken bool    // the session has had its first path
+	rearm      bool    // connectBy is to be set at the next call
+	consentAt  stamp   // next consent check, while the current path is proven
 
 	replay       replay
 	repeatsUntil stamp // when the allowance for answers to replays is whole again
 	acks         acks
+	debts        *debts // of unproven paths that were pushed out; nil until one was
 
 	failedGeneration int
 	connectBy        stamp
-	lastHeard        stamp
 
 	stats Stats
 }
@@ -100,7 +102,15 @@ func orDefault(d time.Duration, def stamp) stamp {
 // New makes the agent of a session. Its own memory and numbers of crypto/rand,
 // unless a seed is given, are all it asks the system for.
 func New(c Config) *Agent {
-	a := &Agent{
+	a := new(Agent)
+	a.Init(c)
+	return a
+}
+
+// Init is New for an Agent that is part of something else. It is not to be copied
+// afterwards.
+func (a *Agent) Init(c Config) {
+	*a = Agent{
 		tieBreaker:        c.TieBreaker,
 		consentInterval:   orDefault(c.ConsentInterval, 5*second),
 		consentTimeout:    orDefault(c.ConsentTimeout, 30*second),
@@ -115,9 +125,9 @@ func New(c Config) *Agent {
 	if c.Seed != ([32]byte{}) {
 		a.rand = rand.NewChaCha8(c.Seed)
 	}
+	a.paths = a.first[:0]
 	a.connectBy = epoch + a.connectTimeout
 	a.addGeneration(c.Credentials)
-	return a
 }
 
 // random fills b with unpredictable bytes.

@@ -178,6 +178,7 @@ func TestRoleConflictIsResolvedInOneRoundTrip(t *testing.T) {
 	})
 }
 
+// C18.
 func TestForgedResponsesProveNothing(t *testing.T) {
 	h := newHarness(t)
 	own := h.ownCheckIn(h.check(pathA, checkOpts{}), pathA)

@@ -28,7 +28,8 @@ func (p *path) limit(t stamp) uint64 {
 		// and lets a client through whose first packets were lost.
 		return max(firstPathBytes, p.budgetIn)
 	case p.authenticated:
-		return min(amplification*p.budgetIn, furtherPathBytes+uint64((t-p.budgetAt)/second)*furtherPathRate)
+		most := furtherPathBytes + uint64((t-p.budgetAt)/second)*furtherPathRate
+		return min(amplification*p.budgetIn, most-min(most, p.debt))
 	default:
 		return p.budgetIn
 	}
@@ -56,4 +57,47 @@ func (a *Agent) repeatAllowed(size int, t stamp) bool {
 	}
 	a.repeatsUntil = next
 	return true
+}
+
+// maxDebts is how many unproven paths are remembered that had to make room for
+// others. Without it, whoever comes from one address more than there are slots
+// has all of them begin anew with each round.
+const maxDebts = 16
+
+// debt is what an unproven path had been sent when it was pushed out.
+type debt struct {
+	id    Path
+	bytes uint64
+	at    stamp // when the counting began; 0 marks a free entry
+}
+
+// debts is made when a path is pushed out, which happens to few sessions.
+type debts struct {
+	entries [maxDebts]debt
+	next    int
+}
+
+// owe remembers a path that makes room, if it is not proven.
+func (a *Agent) owe(p *path, t stamp) {
+	if a.proven(p, t) || p.budgetOut+p.debt == 0 {
+		return
+	}
+	if a.debts == nil {
+		a.debts = new(debts)
+	}
+	a.debts.entries[a.debts.next] = debt{id: p.id, bytes: p.budgetOut + p.debt, at: p.budgetAt}
+	a.debts.next = (a.debts.next + 1) % maxDebts
+}
+
+// recall gives a path back what it owes.
+func (a *Agent) recall(p *path) {
+	if a.debts == nil {
+		return
+	}
+	for i := range a.debts.entries {
+		if d := &a.debts.entries[i]; d.at != 0 && d.id == p.id {
+			p.debt, p.budgetAt = d.bytes, d.at
+			*d = debt{}
+		}
+	}
 }

@@ -76,6 +76,7 @@ type path struct {
 
 	budgetIn, budgetOut uint64 // since budgetAt, when the path was last unproven
 	budgetAt            stamp
+	debt                uint64 // what was sent there before the path was pushed out, and counts on
 
 	// The answer to the check before the last one counts too: where a round
 	// trip takes seconds, that is the one whose answer comes.
@@ -111,6 +112,7 @@ func (a *Agent) addPath(id Path, via netip.AddrPort, authenticated bool, t stamp
 	}
 	if a.paths[slot].used {
 		a.stats.Evictions++
+		a.owe(&a.paths[slot], t)
 		a.removePath(slot)
 	}
 	a.serial++
@@ -118,6 +120,7 @@ func (a *Agent) addPath(id Path, via netip.AddrPort, authenticated bool, t stamp
 		used: true, authenticated: authenticated, id: id, serial: a.serial,
 		via: via, viaSince: t, viaHeard: t, born: t, budgetAt: t,
 	}
+	a.recall(&a.paths[slot])
 	return slot
 }
 
@@ -214,7 +217,7 @@ func (a *Agent) removePath(i int) {
 func (a *Agent) lapse(p *path, t stamp) {
 	if p.answeredAt != 0 && !a.proven(p, t) {
 		p.answeredAt = 0
-		p.budgetIn, p.budgetOut, p.budgetAt = 0, 0, t
+		p.budgetIn, p.budgetOut, p.budgetAt, p.debt = 0, 0, t, 0
 	}
 }
 

@@ -6,6 +6,10 @@ package trunk
 // Reset, Add until it reports false, Seal, then send Buffers. It allocates nothing
 // once its list has grown. One goroutine at a time.
 type Builder struct {
+	// CopyAll makes Add copy large payloads, too, for a caller whose buffers do not
+	// last until the datagram leaves. It is to be set before the first Add.
+	CopyAll bool
+
 	mtu     int
 	size    int
 	frames  int
@@ -33,7 +37,7 @@ func (b *Builder) init(mtu int) {
 		mtu = DefaultMTU
 	}
 	b.mtu = min(mtu, MaxDatagram)
-	// Never grown, because buffers has pieces of it: several frames are within the
+	// Not to be grown once buffers has pieces of it: several frames are within the
 	// MTU, one alone may be beyond it.
 	const alone = HeaderLen + MaxFrameHeaderLen
 	b.tagged = make([]byte, 0, max(min(b.mtu, MaxTagged), alone))
@@ -52,6 +56,13 @@ func (b *Builder) Reset(h *Header) {
 	b.tagged = AppendHeader(b.tagged[:0], h)
 	b.tagged[1] = byte(TypeData)
 	b.wire = b.wire[:HeaderLen] // Seal fills it in
+}
+
+// SetHeader replaces the header that Reset was given, for whoever does not know its
+// sequence before the datagram leaves.
+func (b *Builder) SetHeader(h *Header) {
+	AppendHeader(b.tagged[:0], h)
+	b.tagged[1] = byte(TypeData)
 }
 
 // fits reports whether Add takes f. A frame always fits as the first one,
@@ -74,7 +85,7 @@ func (b *Builder) Add(f *Frame) bool {
 	b.tagged = AppendFrameHeader(b.tagged, f)
 	header := b.tagged[before:]
 	b.wire = append(b.wire, header...)
-	if len(f.Payload) <= maxCopied {
+	if b.CopyAll || len(f.Payload) <= maxCopied {
 		b.wire = append(b.wire, f.Payload...)
 	} else {
 		b.buffers = append(b.buffers, b.wire[b.pending:], f.Payload)

@@ -108,6 +108,14 @@ func AppendFrameHeader(dst []byte, f *Frame) []byte {
 }
 
 func appendFrameHeader(dst []byte, f *Frame, flags Flags, payload int) []byte {
+	if a := f.Client.Addr(); flags&^givenFlags == 0 && a.Is4() {
+		// Most frames, in two pieces.
+		b := a.As4()
+		ip := uint64(binary.BigEndian.Uint32(b[:]))
+		dst = binary.BigEndian.AppendUint64(dst,
+			uint64(uint16(payload))<<48|uint64(flags)<<40|uint64(f.TOS)<<32|uint64(f.Ingress)<<16|ip>>16)
+		return binary.BigEndian.AppendUint32(dst, uint32(ip)<<16|uint32(f.Client.Port()))
+	}
 	dst = binary.BigEndian.AppendUint16(dst, uint16(payload))
 	dst = append(dst, byte(flags), f.TOS)
 	dst = binary.BigEndian.AppendUint16(dst, f.Ingress)

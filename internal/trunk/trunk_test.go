@@ -294,6 +294,57 @@ func TestBuilderCopiesOnlySmallPayloads(t *testing.T) {
 	}
 }
 
+// With CopyAll what is built does not depend on what becomes of the payloads. It has the
+// header that was given last.
+func TestBuilderCopiesAll(t *testing.T) {
+	b := NewBuilder(0)
+	b.CopyAll = true
+	for _, sizes := range [][]int{{100, 0, 600, 1}, {DefaultMTU + maxCopied}, {1, 2}} {
+		copiesAll(t, b, sizes)
+	}
+}
+
+func copiesAll(t *testing.T, b *Builder, sizes []int) {
+	t.Helper()
+	keys := keyring(t, 'a', 'a')
+	b.Reset(&Header{})
+	var want [][]byte
+	for _, size := range sizes {
+		payload := bytes.Repeat([]byte{byte(size)}, size)
+		want = append(want, bytes.Clone(payload))
+		f := Frame{Client: clientV4, Payload: payload}
+		if !b.Add(&f) {
+			t.Fatal("does not fit")
+		}
+		clear(payload)
+		f.Client = clientV6
+	}
+	if len(b.Buffers()) != 0 {
+		t.Error("something to send before it is sealed")
+	}
+	b.SetHeader(&sampleHeader)
+	if !b.Seal(keys) {
+		t.Fatal("not sealed")
+	}
+	whole := bytes.Join(b.Buffers(), nil)
+	h, got, p := open(t, keys, whole)
+	if p != OK || len(got) != len(want) || h.Seq != sampleHeader.Seq || h.Epoch != sampleHeader.Epoch || h.Type != TypeData {
+		t.Fatalf("%v, %d frames, %+v", p, len(got), h)
+	}
+	for i := range want {
+		if got[i].Client != clientV4 || !bytes.Equal(got[i].Payload, want[i]) {
+			t.Errorf("frame %d: %+v", i, got[i])
+		}
+	}
+	if len(whole) != b.Size() || b.Len() != len(want) {
+		t.Errorf("Size %d, Len %d, %d bytes", b.Size(), b.Len(), len(whole))
+	}
+	b.Reset(&sampleHeader)
+	if len(b.Buffers()) != 0 || b.Len() != 0 || b.Seal(keys) {
+		t.Error("Reset leaves something to send")
+	}
+}
+
 func TestBuilderKeepsToTheMTU(t *testing.T) {
 	keys := keyring(t, 'a', 'a')
 	for _, mtu := range []int{0, 100, 576, 9000, 1 << 20} {

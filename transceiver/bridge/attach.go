@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,7 +90,9 @@ func Attach(s *transceiver.Session, cfg Config) (*Bridge, error) {
 		return nil, config.In("bridge.Config", err)
 	}
 	if n := len(s.Metadata()); n > maxMetadata {
-		return nil, config.Errorf("Metadata", "of the session has %d bytes, a service takes at most %d", n, maxMetadata)
+		// The client's fault, and signalling tells it so.
+		return nil, fmt.Errorf("%w (%w)", config.Errorf("Metadata", "of the session has %d bytes, a service takes at most %d", n, maxMetadata),
+			&transceiver.StatusError{Status: http.StatusRequestEntityTooLarge, Reason: fmt.Sprintf("session data of at most %d bytes are taken", maxMetadata)})
 	}
 	audio, err := s.OpenAudio(cfg.Audio)
 	if err != nil {
@@ -288,6 +291,7 @@ func (b *Bridge) keepConnected() error {
 		case b.ctx.Err() != nil:
 			return b.over()
 		case errors.As(err, &ended):
+			b.cfg.Logger.Info("a session's service ended it", "session", b.session.id, "reason", ended.Reason)
 			return err
 		}
 		b.cfg.Logger.Info("a session's service was lost", "session", b.session.id, "attempt", attempt, "err", err)

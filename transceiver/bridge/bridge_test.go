@@ -68,8 +68,11 @@ func TestAudioAndEventsPassBothWays(t *testing.T) {
 	if got := r.audio.packets()[2]; !bytes.Equal(got, opusFrame(2)) {
 		t.Errorf("% x", got)
 	}
-	st := r.b.Stats()
-	if st.FramesToService != 2 || st.FramesFromService != 3 || st.EventsToService != 2 || st.EventsFromService != 2 || st.FramesMissed != 0 {
+	eventually(t, "all to be counted", func() bool { // what is written is counted when it is
+		st := r.b.Stats()
+		return st.FramesToService == 2 && st.FramesFromService == 3 && st.EventsToService == 2 && st.EventsFromService == 2
+	})
+	if st := r.b.Stats(); st.FramesMissed != 0 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -161,7 +164,6 @@ func TestServiceKilledInMidCall(t *testing.T) {
 	}
 	// What happens meanwhile waits.
 	r.audio.hear(1)
-	r.audio.overrun = 0
 	r.events.in <- transceiver.Event{Text: true, Data: []byte("meanwhile")}
 	r.audio.play(3)
 
@@ -245,14 +247,14 @@ func TestGivesUp(t *testing.T) {
 			t.Errorf("%v", c.Err)
 		}
 		receive(t, "the end of the bridge", r.b.Done())
-		closed := false
+		if !keep {
+			receive(t, "the end of the session", r.closed)
+			continue
+		}
 		select {
 		case <-r.closed:
-			closed = true
+			t.Error("the session was closed in spite of KeepSession")
 		case <-time.After(20 * time.Millisecond):
-		}
-		if closed == keep {
-			t.Errorf("KeepSession %v, and the session was closed: %v", keep, closed)
 		}
 		r.cancel()
 	}
@@ -311,7 +313,7 @@ func TestCloseLeavesTheSession(t *testing.T) {
 // does read. Another session never notices.
 func TestServiceThatDoesNotRead(t *testing.T) {
 	s := newScript(t)
-	cfg := Config{KeepAlive: 30 * time.Millisecond, SilenceTimeout: 400 * time.Millisecond}
+	cfg := Config{KeepAlive: 30 * time.Millisecond, SilenceTimeout: 3 * time.Second} // time to read again
 	slow := newRig(t, cfg, s.URL).begin()
 	service, _ := s.ready(t, "")
 	other := newRig(t, Config{}, s.URL).begin()

@@ -24,7 +24,7 @@ type Call struct {
 	rate    int // of PCM, 0 for Opus
 	events  Events
 	silence *time.Timer
-	lastIn  atomic.Int64 // unix nanoseconds
+	lastIn  atomic.Int64 // uptime
 
 	over chan struct{} // closed when the connection has ended
 	mu   sync.Mutex
@@ -145,12 +145,19 @@ func (c *Call) handshake() error {
 	return c.sock.writeJSON(&ready{Type: typeReady, Codec: c.cfg.Codec})
 }
 
+// began is the zero of uptime.
+var began = time.Now()
+
+// uptime is a time in nanoseconds, not 0, that a step of the machine's clock does
+// not change: one of an hour must not make a connection look dead.
+func uptime() int64 { return int64(time.Since(began)) | 1 }
+
 // heard notes that the transceiver is alive.
-func (c *Call) heard() { c.lastIn.Store(time.Now().UnixNano()) }
+func (c *Call) heard() { c.lastIn.Store(uptime()) }
 
 // checkSilence runs on a timer.
 func (c *Call) checkSilence() {
-	quiet := time.Duration(time.Now().UnixNano() - c.lastIn.Load())
+	quiet := time.Duration(uptime() - c.lastIn.Load())
 	if left := c.cfg.SilenceTimeout - quiet; left > 0 {
 		c.silence.Reset(left)
 		return
@@ -342,12 +349,25 @@ func (c *Call) wakeWriters() {
 }
 
 // Hangup ends the session: the client is hung up on, unless the transceiver is
-// configured to keep it. The reason goes into the transceiver's log.
+// configured to keep it. The reason goes into the transceiver's log. The Call then
+// returns an [*EndError] with it, not ErrLost: nothing will come back.
 func (c *Call) Hangup(reason string) error {
 	if err := c.failure(); err != nil {
 		return err
 	}
-	return c.sent(c.sock.writeJSON(&end{Type: typeEnd, Reason: reason}))
+	if err := c.sent(c.sock.writeJSON(&end{Type: typeEnd, Reason: reason})); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err == nil:
+		close(c.over)
+		c.err = &EndError{Reason: reason}
+	case errors.Is(c.err, ErrLost): // by the transceiver, which was quick to do as it was asked
+		c.err = &EndError{Reason: reason}
+	}
+	return nil
 }
 
 // frameQueue is a bounded queue of frames that keeps its memory.

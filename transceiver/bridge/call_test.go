@@ -214,6 +214,10 @@ func TestHowACallEnds(t *testing.T) {
 		if err := c.Hangup("busy"); err != nil {
 			t.Error(err)
 		}
+		var own *EndError
+		if err := c.Say().Write(within(t), opusFrame(1)); !errors.As(err, &own) || own.Reason != "busy" {
+			t.Errorf("after Hangup: %v", err)
+		}
 		var ended *EndError
 		if c := r.state(StateEnded); !errors.As(c.Err, &ended) || ended.Reason != "busy" {
 			t.Errorf("%v", c.Err)
@@ -364,7 +368,7 @@ func TestHandlerRefuses(t *testing.T) {
 
 // A transceiver that dies without a word ends the call, also in a handshake.
 func TestSilentTransceiver(t *testing.T) {
-	url, next := calls(t, HandlerConfig{SilenceTimeout: 50 * time.Millisecond})
+	url, next := calls(t, HandlerConfig{SilenceTimeout: time.Second})
 	ctx := within(t)
 	for _, hello := range []bool{true, false} {
 		conn, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{Subprotocols: []string{Subprotocol}}) //nolint:bodyclose // the package says that there is nothing to close

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,8 +76,8 @@ type Config struct {
 	// for it, so that it can say a last word to the page before the session is
 	// closed.
 	OnState func(*Bridge, Change)
-	// Logger gets a line for each connection that was lost, at level Info. nil
-	// means slog.Default().
+	// Logger gets a line, at level Info, for each connection that was lost and for
+	// each session that the service ended. nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -114,29 +115,15 @@ const (
 func (c Config) Validate() error { return config.In("bridge.Config", c.validate()) }
 
 func (c *Config) validate() error {
-	positive := func(field string, d *time.Duration, def time.Duration) error {
-		if *d < 0 {
-			return config.Errorf(field, "%v is negative", *d)
-		}
-		if *d == 0 {
-			*d = def
-		}
-		return nil
-	}
-	for _, f := range []struct {
-		name string
-		d    *time.Duration
-		def  time.Duration
-	}{
-		{"Window", &c.Window, defaultWindow},
-		{"DialTimeout", &c.DialTimeout, defaultDialTimeout},
-		{"GiveUpAfter", &c.GiveUpAfter, defaultGiveUpAfter},
-		{"KeepAlive", &c.KeepAlive, defaultKeepAlive},
-		{"SilenceTimeout", &c.SilenceTimeout, defaultSilenceTimeout},
-	} {
-		if err := positive(f.name, f.d, f.def); err != nil {
-			return err
-		}
+	err := cmp.Or(
+		config.Default("Window", &c.Window, defaultWindow),
+		config.Default("DialTimeout", &c.DialTimeout, defaultDialTimeout),
+		config.Default("GiveUpAfter", &c.GiveUpAfter, defaultGiveUpAfter),
+		config.Default("KeepAlive", &c.KeepAlive, defaultKeepAlive),
+		config.Default("SilenceTimeout", &c.SilenceTimeout, defaultSilenceTimeout),
+	)
+	if err != nil {
+		return err
 	}
 	switch {
 	case c.Window < minWindow || c.Window > maxWindow:

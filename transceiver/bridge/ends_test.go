@@ -54,7 +54,7 @@ func TestEndFromAServiceThatDoesNotRead(t *testing.T) {
 	for blocked := false; !blocked; {
 		select {
 		case r.events.in <- big:
-		case <-time.After(200 * time.Millisecond): // the pump has stopped, most likely
+		case <-time.After(2 * time.Second): // the pump has stopped, most likely
 			blocked = true
 		}
 	}

@@ -27,8 +27,9 @@ var (
 	// ErrSuperseded is what Utterance.Write returns once Call.Say has begun
 	// another utterance.
 	ErrSuperseded = errors.New("bridge: another utterance has begun")
-	// ErrRestart is what a Call returns once Service.Shutdown has ended it, and to return: it is about to stop, and another
-	// instance is to have the session. The transceiver connects again at once.
+	// ErrRestart is what a Call returns once Service.Shutdown has ended it, and what
+	// a service returns that is about to stop: another instance is to have the
+	// session. The transceiver connects again at once.
 	ErrRestart = errors.New("bridge: service restart")
 	// ErrLost is what a Call returns when its connection is gone without a
 	// word. The session may come back on another one, as a new Call.

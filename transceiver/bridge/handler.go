@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,24 +66,19 @@ func (c *HandlerConfig) validate() error {
 		return config.Errorf("Serve", "is required")
 	case c.Codec != "" && c.Codec != opusName && !pcm:
 		return config.Errorf("Codec", "%q is none of opus, pcm16/16000, pcm16/24000", c.Codec)
-	case c.MaxCalls < 0:
-		return config.Errorf("MaxCalls", "%d is negative", c.MaxCalls)
-	case c.ReceiveQueue < 0 || c.ReceiveQueue > maxReceiveQueue:
+	case c.ReceiveQueue > maxReceiveQueue:
 		return config.Errorf("ReceiveQueue", "%d is outside 0 to %d", c.ReceiveQueue, maxReceiveQueue)
-	case c.SilenceTimeout < 0:
-		return config.Errorf("SilenceTimeout", "%v is negative", c.SilenceTimeout)
+	}
+	err := cmp.Or(
+		config.Default("MaxCalls", &c.MaxCalls, defaultMaxCalls),
+		config.Default("ReceiveQueue", &c.ReceiveQueue, defaultReceiveQueue),
+		config.Default("SilenceTimeout", &c.SilenceTimeout, defaultServiceSilence),
+	)
+	if err != nil {
+		return err
 	}
 	if c.Codec == "" {
 		c.Codec = opusName
-	}
-	if c.MaxCalls == 0 {
-		c.MaxCalls = defaultMaxCalls
-	}
-	if c.ReceiveQueue == 0 {
-		c.ReceiveQueue = defaultReceiveQueue
-	}
-	if c.SilenceTimeout == 0 {
-		c.SilenceTimeout = defaultServiceSilence
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

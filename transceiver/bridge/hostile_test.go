@@ -58,9 +58,15 @@ func TestHostileServices(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bad, good := newScript(t), newScript(t)
-			r := newRig(t, Config{
-				DialTimeout: 300 * time.Millisecond, KeepAlive: 50 * time.Millisecond, SilenceTimeout: 200 * time.Millisecond,
-			}, bad.URL, good.URL).begin()
+			// Short is only what the service is to exceed: everybody else may be slow.
+			cfg := Config{DialTimeout: patience, KeepAlive: time.Second, SilenceTimeout: patience}
+			switch tc.name {
+			case "no ready":
+				cfg.DialTimeout = 3 * time.Second
+			case "no pong":
+				cfg.KeepAlive, cfg.SilenceTimeout = 100*time.Millisecond, 3*time.Second
+			}
+			r := newRig(t, cfg, bad.URL, good.URL).begin()
 			service := bad.accept(t)
 			service.text(&start{Type: typeStart})
 			tc.do(service)

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must come; it is no expectation
 // of speed.
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // opusFrame is an Opus packet of 20 ms that says its number.
 func opusFrame(n byte) []byte { return []byte{0x78, n, 1, 2, 3} }

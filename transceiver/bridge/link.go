@@ -245,7 +245,7 @@ type keepalive struct {
 	mu     sync.Mutex
 	timer  *time.Timer
 	ended  bool
-	sentAt atomic.Int64 // unix nanoseconds of the ping that has no pong yet, 0 for none
+	sentAt atomic.Int64 // uptime of the ping that has no pong yet, 0 for none
 
 	confirmedFrames, confirmedEvents uint64
 }
@@ -266,7 +266,7 @@ func (k *keepalive) end() {
 // ping runs on the timer's goroutine.
 func (k *keepalive) ping(l *link) {
 	frames, events := l.framesSent.Load(), l.eventsSent.Load()
-	k.sentAt.Store(time.Now().UnixNano())
+	k.sentAt.Store(uptime())
 	ctx, cancel := context.WithTimeout(context.Background(), l.b.cfg.SilenceTimeout)
 	defer cancel()
 	err := l.sock.conn.Ping(ctx)
@@ -290,14 +290,14 @@ func (k *keepalive) ping(l *link) {
 // pong runs on the reader's goroutine.
 func (l *link) pong() {
 	if sent := l.keepalive.sentAt.Swap(0); sent != 0 {
-		l.b.roundTrip.Store(max(time.Now().UnixNano()-sent, 1))
+		l.b.roundTrip.Store(max(uptime()-sent, 1))
 	}
 }
 
 // stalled reports whether a pong is overdue.
 func (l *link) stalled() bool {
 	sent := l.keepalive.sentAt.Load()
-	return sent != 0 && time.Now().UnixNano()-sent > int64(l.b.cfg.KeepAlive)
+	return sent != 0 && uptime()-sent > int64(l.b.cfg.KeepAlive)
 }
 
 // unconfirmed returns how much was sent that no pong confirmed.

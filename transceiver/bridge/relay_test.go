@@ -25,7 +25,7 @@ import (
 	"github.com/usher-rtc/usher/ufrag"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // site is a relay and a Host in this process.
 func site(t *testing.T, onSession func(*transceiver.Session) error) *transceiver.Host {
@@ -88,6 +88,7 @@ func call(t *testing.T, host *transceiver.Host) *caller {
 	var se webrtc.SettingEngine
 	se.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
 	se.SetIncludeLoopbackCandidate(true)
+	se.SetICEMaxBindingRequests(1000) // or a client gives up on a busy machine after 1.5 s
 	se.SetIPFilter(func(ip net.IP) bool { return ip.IsLoopback() })
 	m := &webrtc.MediaEngine{}
 	if err := m.RegisterDefaultCodecs(); err != nil {
@@ -300,6 +301,10 @@ func TestAttachRefuses(t *testing.T) {
 	_, _, err = host.Accept(context.Background(), voiceOffer(), transceiver.AcceptOptions{Metadata: long})
 	if !errors.As(err, &bad) || bad.Field != "Metadata" {
 		t.Errorf("long metadata: %v", err)
+	}
+	var status *transceiver.StatusError
+	if !errors.As(err, &status) || status.Status != http.StatusRequestEntityTooLarge {
+		t.Errorf("the client is not told: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,11 +74,13 @@ func (s *socket) writeFrame(h *Header, payload []byte) error {
 
 // writeJSON sends a text message.
 func (s *socket) writeJSON(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // it would make six bytes of some characters, and no page reads this
+	if err := e.Encode(v); err != nil {
 		return err
 	}
-	return s.conn.Write(context.Background(), websocket.MessageText, b)
+	return s.conn.Write(context.Background(), websocket.MessageText, bytes.TrimRight(b.Bytes(), "\n"))
 }
 
 // close ends the connection with a status code (RFC 6455 section 7.4). It

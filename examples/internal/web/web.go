@@ -161,7 +161,10 @@ func (s *Site) sessions(w http.ResponseWriter, _ *http.Request) {
 		Connected int            `json:"connected"`
 		Accepted  uint64         `json:"accepted"`
 		Contested uint64         `json:"contested"`
+		FramesIn  uint64         `json:"frames_in"`
+		FramesOut uint64         `json:"frames_out"`
 
+		Ended map[transceiver.Reason]uint64     `json:"ended"`
 		Drops map[transceiver.DropReason]uint64 `json:"drops"`
 	}
 	page := struct {
@@ -171,7 +174,8 @@ func (s *Site) sessions(w http.ResponseWriter, _ *http.Request) {
 	for _, o := range s.owners {
 		stats := o.host.Stats()
 		page.Hosts = append(page.Hosts, host{
-			o.name, o.host.Addr(), stats.Live, stats.Connected, stats.Accepted, stats.Contested, stats.Drops,
+			o.name, o.host.Addr(), stats.Live, stats.Connected, stats.Accepted, stats.Contested,
+			stats.FramesIn, stats.FramesOut, stats.Ended, stats.Drops,
 		})
 		for _, session := range o.host.Sessions() {
 			page.Sessions = append(page.Sessions, describe(o, session))

@@ -4,13 +4,15 @@ import (
 	"encoding/binary"
 	"math"
 	"time"
+
+	"github.com/usher-rtc/usher/examples/pcm"
 )
 
 const (
 	frame     = 20 * time.Millisecond
 	frameSize = 2 * rate / 50
-	// loud is the root mean square of a frame that counts as speech, of 32,768.
-	loud = 600
+	// loud is what a frame that counts as speech has, in dBFS.
+	loud = -35
 	// onset is how much speech makes a turn; a click is shorter.
 	onset = 60 * time.Millisecond
 	// leadIn is kept from before a turn was noticed, so that no word is cut.
@@ -45,9 +47,8 @@ func (h *hearing) next() (change turn, ok bool) {
 	if len(h.rest) < frameSize {
 		return nothing, false
 	}
-	pcm := h.rest[:frameSize]
-	h.sound = append(h.sound, pcm...)
-	isLoud := rms(pcm) >= loud
+	h.sound = append(h.sound, h.rest[:frameSize]...)
+	isLoud := pcm.Loudness(h.rest[:frameSize]) >= loud
 	h.rest = append(h.rest[:0], h.rest[frameSize:]...)
 	h.heard += frame
 	switch {
@@ -90,22 +91,13 @@ func (h *hearing) clear() {
 	h.sound, h.speaking, h.speech, h.silence = h.sound[:0], false, 0, 0
 }
 
-func rms(pcm []byte) float64 {
-	sum := 0.0
-	for i := 0; i+1 < len(pcm); i += 2 {
-		v := float64(int16(binary.LittleEndian.Uint16(pcm[i:])))
-		sum += v * v
-	}
-	return math.Sqrt(sum / float64(len(pcm)/2))
-}
-
 // tone is a soft sound whose loudness rises and falls.
 func tone(d time.Duration) []byte {
-	pcm := make([]byte, int(d.Milliseconds())*bytesPerMS)
-	for i := range len(pcm) / 2 {
+	sound := make([]byte, int(d.Milliseconds())*bytesPerMS)
+	for i := range len(sound) / 2 {
 		at := float64(i) / rate
 		v := 6000 * (1 + 0.5*math.Sin(2*math.Pi*3*at)) * math.Sin(2*math.Pi*440*at)
-		binary.LittleEndian.PutUint16(pcm[2*i:], uint16(int16(v)))
+		binary.LittleEndian.PutUint16(sound[2*i:], uint16(int16(v)))
 	}
-	return pcm
+	return sound
 }

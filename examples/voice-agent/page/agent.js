@@ -1,4 +1,4 @@
-import { Call, Meter } from './call.js';
+import { Call, Meter, showLevel } from './call.js';
 
 const $ = (id) => document.getElementById(id);
 const show = (id, value) => { $(id).textContent = value ?? '–'; };
@@ -56,15 +56,8 @@ async function hangUp() {
   context = stream = outMeter = undefined;
   mute(false);
   service('', '–');
-  level('level-out', 0);
-  level('level-in', 0);
-}
-
-function level(id, rms) {
-  // The ear works in ratios: 60 dB across the bar.
-  const share = Math.max(0, 1 + Math.log10(Math.max(rms, 1e-6)) / 3).toFixed(3);
-  $(id).style.setProperty('--level', share);
-  $(id).setAttribute('aria-valuenow', share);
+  showLevel($('level-out'), 0);
+  showLevel($('level-in'), 0);
 }
 
 // levels also measures what the user notices: from the last word into the
@@ -72,8 +65,8 @@ function level(id, rms) {
 function levels() {
   if (!call) return;
   const [said, heard] = [outMeter.level(), call.meter.level()];
-  level('level-out', said);
-  level('level-in', heard);
+  showLevel($('level-out'), said);
+  showLevel($('level-in'), heard);
   if (said > AUDIBLE && !awaiting) lastWord = performance.now();
   if (heard > AUDIBLE && awaiting) {
     if (lastWord) awaiting.heard.textContent = millis(performance.now() - lastWord);

@@ -99,6 +99,7 @@ func (c *Caller) init(e *Engine) (err error) {
 	se := webrtc.SettingEngine{LoggerFactory: hosts.Quiet{}}
 	se.SetICEUDPMux(&socketMux{c.socket})
 	se.SetIncludeLoopbackCandidate(true)
+	se.SetICEMaxBindingRequests(1000) // or a client gives up on a busy machine after 1.5 s
 	se.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
 	se.SetICEMulticastDNSMode(ice.MulticastDNSModeDisabled)
 	se.DetachDataChannels() // saves 64 KB; nothing reads them

@@ -56,6 +56,8 @@ func Serve(server string, mute bool) error {
 		default:
 			err = f.CloseAll(r.Context())
 		}
+		// Or the server would count them among what it holds, now one more and now one less.
+		client.CloseIdleConnections()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

@@ -6,25 +6,16 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/gaps"
-	"github.com/usher-rtc/usher/internal/meter"
+	"github.com/usher-rtc/usher/internal/bench/gaps/gapstest"
 )
 
 const ms = int64(time.Millisecond)
 
-// every makes events 20 ms apart in [from, to) ms, numbered from first on.
-func every(from, to int64, first uint32) (all []meter.Event) {
-	for at := from; at < to; at += 20 {
-		all = append(all, meter.Event{Seq: first, At: at * ms})
-		first++
-	}
-	return all
-}
-
 // TestVerdicts checks that each requirement can fail, and the line that is printed.
 func TestVerdicts(t *testing.T) {
 	w := gaps.Spell{From: 1000 * ms, To: 3000 * ms, DownFrom: 1000 * ms, DownTo: 1100 * ms}
-	whole := &gaps.Stream{Sent: every(0, 3000, 0), Received: every(1, 3020, 0)}
-	holed := &gaps.Stream{Sent: every(0, 3000, 0), Received: append(every(1, 1000, 0), every(1301, 3020, 65)...)}
+	whole := &gaps.Stream{Sent: gapstest.Every(0, 3000, 0), Received: gapstest.Every(1, 3020, 0)}
+	holed := &gaps.Stream{Sent: gapstest.Every(0, 3000, 0), Received: append(gapstest.Every(1, 1000, 0), gapstest.Every(1301, 3020, 65)...)}
 	make2 := func(name string) *verdict {
 		return judge("restart", w, []call{{up: whole, down: whole}, {name: name, up: whole, down: holed}})
 	}

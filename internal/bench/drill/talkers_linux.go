@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"github.com/usher-rtc/usher/internal/bench/wait"
 	"github.com/usher-rtc/usher/internal/e2e/browser"
 	"github.com/usher-rtc/usher/internal/e2e/link"
+	"github.com/usher-rtc/usher/internal/e2e/tail"
 	"github.com/usher-rtc/usher/internal/meter"
 )
 
@@ -38,7 +38,7 @@ type talker struct {
 	group   int
 	browser *browser.Browser
 	page    *browser.Page
-	stderr  *tail
+	stderr  *tail.Buffer
 	site    *http.Server
 	link    *link.Link // of the host that it is at
 	session uint32
@@ -48,26 +48,6 @@ type talker struct {
 	mu     sync.Mutex
 	target *host // of the next call
 	calls  int   // that the page has made
-}
-
-// tail keeps the last bytes that were written to it.
-type tail struct {
-	mu sync.Mutex
-	b  []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.b = append(t.b, p...)
-	t.b = t.b[max(0, len(t.b)-8<<10):]
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(bytes.TrimSpace(t.b))
 }
 
 // script is the page. It calls, and calls again when nothing has been heard for
@@ -291,14 +271,14 @@ func (t *talker) close() {
 }
 
 // browser returns the running browser of a kind; the first call starts it.
-func (r *runner) browser(ctx context.Context, kind browser.Kind) (*browser.Browser, *tail, error) {
+func (r *runner) browser(ctx context.Context, kind browser.Kind) (*browser.Browser, *tail.Buffer, error) {
 	if b := r.browsers[kind]; b.Browser != nil {
 		return b.Browser, b.stderr, nil
 	}
 	if err := browser.Check(ctx, kind); err != nil {
 		return nil, nil, err
 	}
-	stderr := new(tail)
+	stderr := new(tail.Buffer)
 	b, err := browser.Launch(ctx, kind, browser.Options{Loopback: true, Start: (*exec.Cmd).Start, Stderr: stderr})
 	if err != nil {
 		return nil, nil, errors.Join(err, errors.New(stderr.String()))
@@ -310,5 +290,5 @@ func (r *runner) browser(ctx context.Context, kind browser.Kind) (*browser.Brows
 
 type running struct {
 	*browser.Browser
-	stderr *tail
+	stderr *tail.Buffer
 }

@@ -4,19 +4,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/gaps/gapstest"
 	"github.com/usher-rtc/usher/internal/meter"
 )
 
 const ms = int64(time.Millisecond)
-
-// every makes events 20 ms apart in [from, to) ms, numbered from first on.
-func every(from, to int64, first uint32) (all []meter.Event) {
-	for at := from; at < to; at += 20 {
-		all = append(all, meter.Event{Seq: first, At: at * ms})
-		first++
-	}
-	return all
-}
 
 func at(points ...int64) (all []meter.Event) {
 	for i, p := range points {
@@ -32,12 +24,12 @@ func TestGap(t *testing.T) {
 		received []meter.Event
 		want     int64
 	}{
-		{"steady", every(0, 2020, 0), 0},
-		{"across the beginning", append(every(0, 981, 0), every(1150, 2020, 50)...), 1150 - 980 - 20},
-		{"before it", append(every(0, 500, 0), every(990, 2020, 50)...), 0},
-		{"inside", append(every(0, 1201, 0), every(1300, 2020, 50)...), 80},
-		{"never again", every(0, 1501, 0), 480},
-		{"after the end", append(every(0, 2001, 0), every(5000, 5100, 200)...), 0},
+		{"steady", gapstest.Every(0, 2020, 0), 0},
+		{"across the beginning", append(gapstest.Every(0, 981, 0), gapstest.Every(1150, 2020, 50)...), 1150 - 980 - 20},
+		{"before it", append(gapstest.Every(0, 500, 0), gapstest.Every(990, 2020, 50)...), 0},
+		{"inside", append(gapstest.Every(0, 1201, 0), gapstest.Every(1300, 2020, 50)...), 80},
+		{"never again", gapstest.Every(0, 1501, 0), 480},
+		{"after the end", append(gapstest.Every(0, 2001, 0), gapstest.Every(5000, 5100, 200)...), 0},
 		{"nothing at all", nil, 980},
 		{"out of order", at(990, 1010, 1005, 1030, 1980), 930},
 	} {
@@ -50,17 +42,17 @@ func TestGap(t *testing.T) {
 // TestGapOfABusySender checks that a silence of the sender's own is not counted.
 func TestGapOfABusySender(t *testing.T) {
 	w := Spell{From: 1000 * ms, To: 2000 * ms}
-	paused := append(every(0, 1201, 0), every(1400, 2020, 61)...) // nothing from 1200 to 1400
+	paused := append(gapstest.Every(0, 1201, 0), gapstest.Every(1400, 2020, 61)...) // nothing from 1200 to 1400
 	for _, tt := range []struct {
 		name           string
 		sent, received []meter.Event
 		want           int64
 	}{
-		{"steady sender", every(0, 2020, 0), paused, 180},
+		{"steady sender", gapstest.Every(0, 2020, 0), paused, 180},
 		{"the same silence at both", paused, paused, 0},
-		{"a longer one at the receiver", paused, append(every(0, 1101, 0), every(1500, 2020, 66)...), 400 - 200},
-		{"a pause of the sender's elsewhere", append(every(0, 1601, 0), every(1800, 2020, 81)...), paused, 180},
-		{"a sender that has ended", every(0, 1201, 0), every(0, 1201, 0), 780},
+		{"a longer one at the receiver", paused, append(gapstest.Every(0, 1101, 0), gapstest.Every(1500, 2020, 66)...), 400 - 200},
+		{"a pause of the sender's elsewhere", append(gapstest.Every(0, 1601, 0), gapstest.Every(1800, 2020, 81)...), paused, 180},
+		{"a sender that has ended", gapstest.Every(0, 1201, 0), gapstest.Every(0, 1201, 0), 780},
 	} {
 		s := Stream{tt.sent, tt.received}
 		if got := s.Gap(w); got != time.Duration(tt.want*ms) {
@@ -70,7 +62,7 @@ func TestGapOfABusySender(t *testing.T) {
 }
 
 func TestLosses(t *testing.T) {
-	sent := every(0, 4000, 0) // number n is sent at 20n ms
+	sent := gapstest.Every(0, 4000, 0) // number n is sent at 20n ms
 	without := func(lost ...uint32) (received []meter.Event) {
 		for _, e := range sent {
 			keep := true
@@ -113,9 +105,9 @@ func TestSilent(t *testing.T) {
 		received []meter.Event
 		want     bool
 	}{
-		{"to the end", every(0, 2000, 0), false},
-		{"for a while", every(0, 1501, 0), false},
-		{"at the beginning", every(0, 1481, 0), true},
+		{"to the end", gapstest.Every(0, 2000, 0), false},
+		{"for a while", gapstest.Every(0, 1501, 0), false},
+		{"at the beginning", gapstest.Every(0, 1481, 0), true},
 		{"never", nil, true},
 	} {
 		if got := (Stream{Received: tt.received}).Silent(w); got != tt.want {
@@ -125,7 +117,7 @@ func TestSilent(t *testing.T) {
 }
 
 func TestDelay(t *testing.T) {
-	sent := every(0, 100, 0)
+	sent := gapstest.Every(0, 100, 0)
 	received := []meter.Event{{Seq: 0, At: 30 * ms}, {Seq: 2, At: 45 * ms}, {Seq: 1, At: 90 * ms}, {Seq: 77, At: 91 * ms}} // 30, 5 and 70 ms
 	if got := (Stream{sent, received}).Delay(); got != 30*time.Millisecond {
 		t.Errorf("%v, want 30 ms", got)

@@ -92,6 +92,13 @@ func (b *bench) cpuOf(ctx context.Context, title, name string, rows []row, perSe
 			progress("cpu: %s, %s: %.2f us per packet, lost %.3f %%", title, all[k].name, s.micros, s.loss*100)
 		}
 	}
+	if b.profiles != "" {
+		for _, c := range all {
+			if err := b.profileLoad(ctx, c, perSession); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
 	var table []string
 	micros := make([][]float64, len(all))
 	for i, c := range all {
@@ -120,6 +127,17 @@ func (b *bench) cpuOf(ctx context.Context, title, name string, rows []row, perSe
 	}
 	return b.out.table(fmt.Sprintf("Processor time per packet, %s (%d sessions, %d packets/s each way)", title, b.live, b.live*perSession),
 		"server\tus min\tmedian\tmax\tlost % median\tmax\tprocessor %\t", table)
+}
+
+// profileLoad saves a server's CPU profile of a round that does not count.
+func (b *bench) profileLoad(ctx context.Context, c contender, perSession int) error {
+	progress("cpu: profile of %s", c.name)
+	saved := make(chan error, 1)
+	go func() {
+		saved <- b.save(ctx, c.row, c.server, "cpu.pprof", fmt.Sprintf("/debug/pprof/profile?seconds=%d", b.seconds))
+	}()
+	_, err := b.loadOne(ctx, c, perSession)
+	return errors.Join(err, <-saved)
 }
 
 // loadOne sends one round's load to one server while the others are idle.

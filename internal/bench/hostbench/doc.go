@@ -24,8 +24,9 @@
 // stock row is the one with the least median of the same figure.
 //
 // idle: sessions with audio and a data channel that say nothing; goroutines,
-// heap after a collection and stack of the server's process, less those it had
-// after some sessions came and went.
+// descriptors, heap after a collection and stack of the server's process, less those
+// it had after some sessions came and went. A row of stock Pion whose sessions would
+// need more descriptors than a process may have is left out.
 //
 // rate: sessions that are made, connect, and end, several at a time; sessions a
 // second, and the server's processor time per session, which the clients' own
@@ -38,5 +39,8 @@
 // server has one processor, relay and clients the other.
 //
 // churn: sessions come and go, a third of them half-open: goroutines,
-// descriptors and heap afterwards.
+// descriptors and heap before and afterwards, with no session left and no
+// connection of the clients' signalling. Before means: after so many sessions that
+// there were as many at once as there ever will be. "back" is true if neither
+// goroutines nor descriptors are more and the heap is at most 1 MiB larger.
 package main

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/usher-rtc/usher/internal/bench/callers"
 	"github.com/usher-rtc/usher/internal/bench/hosts"
 	"github.com/usher-rtc/usher/internal/bench/wait"
@@ -50,7 +52,18 @@ func warm(ctx context.Context, server, fleet *process) error {
 }
 
 // held is what a session costs.
-type held struct{ goroutines, heap, stack float64 }
+type held struct{ goroutines, descriptors, heap, stack float64 }
+
+// heldBetween divides what came between two counts among n sessions.
+func heldBetween(before, after hosts.Usage, n int) held {
+	per := func(from, to float64) float64 { return (to - from) / float64(n) }
+	return held{
+		goroutines:  per(float64(before.Goroutines), float64(after.Goroutines)),
+		descriptors: per(float64(before.Descriptors), float64(after.Descriptors)),
+		heap:        per(float64(before.Heap), float64(after.Heap)),
+		stack:       per(float64(before.Stack), float64(after.Stack)),
+	}
+}
 
 func (h held) kbytes() float64 { return (h.heap + h.stack) / 1024 }
 
@@ -60,15 +73,25 @@ func (b *bench) idle(ctx context.Context) error {
 	for _, r := range echoRows() {
 		progress("idle: %d sessions with %s", b.sessions, r.name)
 		h, err := b.idleRow(ctx, r)
+		var tooMany *errDescriptors
+		if left := errors.As(err, &tooMany); left && len(all) > 1 {
+			rows = append(rows, fmt.Sprintf("%s\t-\t-\t-\t-\t-\t", r.name))
+			b.out.line("left out: %s: %v", r.name, tooMany)
+			err = nil
+		}
 		if err = errors.Join(err, b.stopAll()); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		if tooMany != nil {
+			continue
 		}
 		if len(all) == 0 { // before the others, whose end it may be
 			b.out.line("session goroutines %.1f", h.goroutines)
 			b.out.line("session kbytes %.1f", h.kbytes())
 		}
 		all = append(all, h)
-		rows = append(rows, fmt.Sprintf("%s\t%.1f\t%.1f\t%.1f\t%.1f\t", r.name, h.goroutines, h.heap/1024, h.stack/1024, h.kbytes()))
+		rows = append(rows, fmt.Sprintf("%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t",
+			r.name, h.goroutines, h.descriptors, h.heap/1024, h.stack/1024, h.kbytes()))
 	}
 	best := all[1]
 	for _, h := range all[2:] {
@@ -80,7 +103,7 @@ func (b *bench) idle(ctx context.Context) error {
 	b.out.line("ratio usher/pion session-goroutines %.2f", all[0].goroutines/best.goroutines)
 	b.out.line("ratio usher/pion session-kbytes %.2f", all[0].kbytes()/best.kbytes())
 	return b.out.table(fmt.Sprintf("Idle sessions with audio and a data channel (%d)", b.sessions),
-		"server\tgoroutines\theap KB\tstack KB\tsum KB\t", rows)
+		"server\tgoroutines\tdescriptors\theap KB\tstack KB\tsum KB\t", rows)
 }
 
 func (b *bench) idleRow(ctx context.Context, r row) (h held, err error) {
@@ -99,8 +122,14 @@ func (b *bench) idleRow(ctx context.Context, r row) (h held, err error) {
 	if err != nil {
 		return h, err
 	}
-	if _, err := tell(ctx, fleet, callers.Command{Open: b.sessions, AtOnce: atOnce}); err != nil {
+	n, err := b.first(ctx, server, fleet, before)
+	if err != nil {
 		return h, err
+	}
+	if n < b.sessions {
+		if _, err := tell(ctx, fleet, callers.Command{Open: b.sessions - n, AtOnce: atOnce}); err != nil {
+			return h, err
+		}
 	}
 	if err := wait.For(ctx, settle); err != nil {
 		return h, err
@@ -112,13 +141,52 @@ func (b *bench) idleRow(ctx context.Context, r row) (h held, err error) {
 	if after.Live != b.sessions {
 		return h, fmt.Errorf("%d sessions are live, want %d", after.Live, b.sessions)
 	}
-	n := float64(b.sessions)
-	h = held{
-		goroutines: float64(after.Goroutines-before.Goroutines) / n,
-		heap:       (float64(after.Heap) - float64(before.Heap)) / n,
-		stack:      (float64(after.Stack) - float64(before.Stack)) / n,
+	if err := b.profile(ctx, r, server); err != nil {
+		return h, err
 	}
-	return h, b.profile(ctx, r, server)
+	// A server that is told to end with so many calls takes longer than it is given.
+	_, err = tell(ctx, fleet, callers.Command{})
+	return heldBetween(before, after, b.sessions), err
+}
+
+// errDescriptors is why a row is left out.
+type errDescriptors struct {
+	each     float64 // per session
+	sessions int
+	limit    uint64
+}
+
+func (e *errDescriptors) Error() string {
+	return fmt.Sprintf("%d sessions at %.1f descriptors are more than the %d that a process may have (ulimit -Hn)",
+		e.sessions, e.each, e.limit)
+}
+
+// room returns an *errDescriptors if as many sessions as are wanted would need more
+// descriptors than the limit.
+func room(before hosts.Usage, one held, sessions int, limit uint64) error {
+	if float64(before.Descriptors)+one.descriptors*float64(sessions) > float64(limit) {
+		return &errDescriptors{one.descriptors, sessions, limit}
+	}
+	return nil
+}
+
+// first opens the first sessions, returns how many, and fails if there is no room
+// for the rest. The runtime has raised its own limit as far as it may; no program
+// gets further without CAP_SYS_RESOURCE.
+func (b *bench) first(ctx context.Context, server, fleet *process, before hosts.Usage) (n int, err error) {
+	n = min(b.sessions, warmSessions)
+	if _, err := tell(ctx, fleet, callers.Command{Open: n, AtOnce: atOnce}); err != nil {
+		return 0, err
+	}
+	now, err := server.usage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, err
+	}
+	return n, room(before, heldBetween(before, now, n), b.sessions, limit.Max)
 }
 
 // profile saves a server's profiles, if asked for.
@@ -129,14 +197,19 @@ func (b *bench) profile(ctx context.Context, r row, server *process) error {
 	for file, path := range map[string]string{
 		"goroutine.txt": "/debug/pprof/goroutine?debug=1", "heap.pprof": "/debug/pprof/heap",
 	} {
-		var content []byte
-		if err := server.get(ctx, path, &content); err != nil {
-			return err
-		}
-		name := strings.ReplaceAll(r.name, " ", "-") + "-" + file
-		if err := os.WriteFile(filepath.Join(b.profiles, name), content, 0o644); err != nil {
+		if err := b.save(ctx, r, server, file, path); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// save keeps a page of a server in the directory of profiles.
+func (b *bench) save(ctx context.Context, r row, server *process, file, path string) error {
+	var content []byte
+	if err := server.get(ctx, path, &content); err != nil {
+		return err
+	}
+	name := strings.ReplaceAll(r.name, " ", "-") + "-" + file
+	return os.WriteFile(filepath.Join(b.profiles, name), content, 0o644)
 }

@@ -55,7 +55,7 @@ func parseFlags() (options, error) {
 	flag.IntVar(&o.churn, "churn", 50_000, "churn: sessions")
 	flag.IntVar(&o.hostCPU, "host-cpu", 1, "processor of the server that is measured")
 	flag.IntVar(&o.clientCPU, "client-cpu", 0, "processor of clients and relay beside it")
-	flag.StringVar(&o.profiles, "profiles", "", "idle: directory for goroutine and heap profiles of the servers")
+	flag.StringVar(&o.profiles, "profiles", "", "idle, cpu, churn: directory for the servers' goroutine and heap profiles, and for CPU profiles, each of a round that does not count")
 	flag.Parse()
 	if o.quick {
 		flags.Quick(flag.CommandLine, map[string]string{

@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/usher-rtc/usher/internal/bench/callers"
-	"github.com/usher-rtc/usher/internal/bench/hosts"
 	"github.com/usher-rtc/usher/internal/bench/stats"
-	"github.com/usher-rtc/usher/internal/bench/wait"
 )
 
 // rate measures how fast sessions come and go.
@@ -67,64 +64,4 @@ func (b *bench) rateOne(ctx context.Context, c contender) (used, wall time.Durat
 	}
 	after, err := c.server.CPU()
 	return after - before, wall, err
-}
-
-const (
-	// halfOpen is how long a session lives in the churn part that gets no further.
-	halfOpen = 5 * time.Second
-	// churnChunk is what the fleet is told at once, between signs of life.
-	churnChunk = 1000
-	// churnSlack is what the heap may be larger by in the end: tables that grew
-	// for the most sessions that there were at once.
-	churnSlack = 2 << 20
-)
-
-// churns lets many sessions come and go and looks for what they left.
-func (b *bench) churns(ctx context.Context) error {
-	r := row{name: "usher", role: hosts.Role{Kind: kindUsher, App: hosts.App{Detach: true}, HalfOpen: halfOpen}}
-	server, err := b.server(r, b.cpus, b.cpus)
-	if err != nil {
-		return err
-	}
-	fleet, err := b.fleet(server, b.cpus, false)
-	if err != nil {
-		return err
-	}
-	cycle := func(n int) error {
-		_, err := tell(ctx, fleet, callers.Command{Cycle: &callers.Cycle{N: n, AtOnce: atOnce, HalfOpen: true}})
-		return err
-	}
-	if err := errors.Join(cycle(churnChunk/4), server.empty(ctx)); err != nil {
-		return err
-	}
-	before, err := server.usage(ctx)
-	if err != nil {
-		return err
-	}
-	for done := 0; done < b.churn; {
-		n := min(churnChunk, b.churn-done)
-		if err := cycle(n); err != nil {
-			return err
-		}
-		done += n
-		progress("churn: %d of %d sessions", done, b.churn)
-	}
-	if err := server.empty(ctx); err != nil {
-		return err
-	}
-	if err := wait.For(ctx, settle); err != nil {
-		return err
-	}
-	after, err := server.usage(ctx)
-	if err != nil {
-		return err
-	}
-	back := after.Goroutines <= before.Goroutines && after.Descriptors <= before.Descriptors &&
-		after.Heap <= before.Heap+churnSlack
-	b.out.line("churn sessions %d connected %d", b.churn, after.Connected-before.Connected)
-	b.out.line("churn goroutines %d %d", before.Goroutines, after.Goroutines)
-	b.out.line("churn descriptors %d %d", before.Descriptors, after.Descriptors)
-	b.out.line("churn heap-kbytes %d %d", before.Heap/1024, after.Heap/1024)
-	b.out.line("churn back %t", back)
-	return nil
 }

@@ -24,7 +24,8 @@ type StockConfig struct {
 	// Passive makes it the DTLS server, without the cookie exchange.
 	Passive bool
 	// Lean goes without what usher goes without, too: default codecs,
-	// interceptors and buffers of data channels that are not detached.
+	// interceptors, buffers of data channels that are not detached, and the
+	// sockets and goroutines of multicast DNS.
 	Lean bool
 	// Snap carries SCTP's start in the SDP, if the client offers it.
 	Snap bool
@@ -82,6 +83,9 @@ func serveStock(cfg StockConfig, app App) error {
 		}
 	}
 	se.EnableSctpSnap(cfg.Snap)
+	if cfg.Lean {
+		se.SetICEMulticastDNSMode(ice.MulticastDNSModeDisabled)
+	}
 	if app.Detach {
 		se.DetachDataChannels()
 	}

@@ -53,6 +53,14 @@ func testEnv(t *testing.T, hosts int) *Env {
 	return env
 }
 
+// pollAll receives until all is there, and then for a moment what is too much.
+func pollAll(poll func() int, all func() bool) {
+	for end := time.Now().Add(time.Minute); !all() && time.Now().Before(end); {
+		pollUntilQuiet(poll, 10*time.Millisecond)
+	}
+	pollUntilQuiet(poll, 100*time.Millisecond)
+}
+
 // packages are Debian's of the programs that are peers.
 var packages = map[string]string{"nginx": "nginx", "turnserver": "coturn"}
 
@@ -121,7 +129,7 @@ func TestUsherBundlesDownlink(t *testing.T) {
 	env.Raw.Push(src, dst, n)
 	env.Raw.Flush()
 	seen := make(map[int]bool)
-	pollUntilQuiet(func() int {
+	pollAll(func() int {
 		k := env.Clients.Recv()
 		for i := range k {
 			if c, _, ok := ParsePayload(env.Clients.Data(i)); ok {
@@ -129,7 +137,7 @@ func TestUsherBundlesDownlink(t *testing.T) {
 			}
 		}
 		return k
-	}, 500*time.Millisecond)
+	}, func() bool { return len(seen) >= 3 })
 	if len(seen) != 3 || seen[1] {
 		t.Errorf("packets of clients %v arrived", seen)
 	}
@@ -153,7 +161,7 @@ func TestNFTForwards(t *testing.T) {
 		}
 		n.Flush()
 		got := 0
-		pollUntilQuiet(func() int { k := n.Received(); got += k; return k }, 100*time.Millisecond)
+		pollAll(func() int { k := n.Received(); got += k; return k }, func() bool { return got >= 20 })
 		if got != 20 {
 			t.Errorf("%s: %d of 20 packets arrived", c.name, got)
 		}
@@ -201,14 +209,14 @@ func TestFloorsForward(t *testing.T) {
 			env.Raw.Push(src, dst, n)
 			env.Raw.Flush()
 			var got []int
-			pollUntilQuiet(func() int {
+			pollAll(func() int {
 				k := env.Clients.Recv()
 				for i := range k {
 					c, _, _ := ParsePayload(env.Clients.Data(i))
 					got = append(got, c)
 				}
 				return k
-			}, 500*time.Millisecond)
+			}, func() bool { return len(got) >= floorBundle })
 			if len(got) != floorBundle || got[0] != 300 || got[floorBundle-1] != 300+floorBundle-1 {
 				t.Errorf("payloads of clients %v arrived", got)
 			}

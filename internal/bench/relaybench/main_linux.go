@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/bench/flags"
 	"github.com/usher-rtc/usher/internal/bench/load"
 	"github.com/usher-rtc/usher/internal/bench/peers"
 )
@@ -80,52 +82,33 @@ func parseFlags() (options, error) {
 	flag.StringVar(&dirs, "dirs", "uplink,downlink,both", "directions")
 	flag.StringVar(&rates, "rates", "10000,50000,100000,full", "packets a second, both directions together, or full")
 	flag.Parse()
-	set := make(map[string]bool)
-	flag.Visit(func(f *flag.Flag) { set[f.Name] = true })
 	o.warm = 100 * time.Millisecond
 	if o.quick {
-		quickly := func(name string, f func()) {
-			if !set[name] {
-				f()
-			}
-		}
-		quickly("rounds", func() { o.rounds = 2 })
-		quickly("dur", func() { o.dur = 300 * time.Millisecond })
-		quickly("fills", func() { o.fills = 2 })
-		quickly("clients", func() { clients = "1000" })
-		quickly("sizes", func() { sz = string(fixed) })
-		quickly("rates", func() { rates = "50000,full" })
+		flags.Quick(flag.CommandLine, map[string]string{
+			"rounds": "2", "dur": "300ms", "fills": "2", "clients": "1000", "sizes": string(fixed), "rates": "50000,full",
+		})
 		o.warm = 50 * time.Millisecond
 	}
 	var err error
 	if o.axes, err = parseAxes(clients, sz, dirs, rates); err != nil {
 		return o, err
 	}
+	err = cmp.Or(
+		flags.InRange(flag.CommandLine,
+			flags.Range{Name: "rounds", Min: 1, Max: 1000}, flags.Range{Name: "fill", Min: load.Slots, Max: 100_000},
+			flags.Range{Name: "fills", Min: 1, Max: 10_000}, flags.Range{Name: "hosts", Min: 1, Max: 64}),
+		flags.SomeOf(flag.CommandLine, "parts", strings.Join(everyPart, ",")),
+		flags.SomeOf(flag.CommandLine, "only", strings.Join(everyPeer, ",")),
+	)
 	switch {
-	case o.rounds < 1 || o.rounds > 1000:
-		return o, fmt.Errorf("-rounds: want 1 to 1000, got %d", o.rounds)
-	case o.fill < load.Slots || o.fill > 100_000:
-		return o, fmt.Errorf("-fill: want %d to 100000, got %d", load.Slots, o.fill)
-	case o.fills < 1 || o.fills > 10_000:
-		return o, fmt.Errorf("-fills: want 1 to 10000, got %d", o.fills)
-	case o.hosts < 1 || o.hosts > 64:
-		return o, fmt.Errorf("-hosts: want 1 to 64, got %d", o.hosts)
+	case err != nil:
+		return o, err
 	case o.dur < 50*time.Millisecond || o.dur > time.Minute:
 		return o, fmt.Errorf("-dur: want 50ms to 1m, got %v", o.dur)
 	case o.genCPU == o.relayCPU:
 		return o, errors.New("-gen-cpu and -relay-cpu: want two processors")
 	case runtime.NumCPU() < 2:
 		return o, errors.New("needs two processors: one for the generator, one for the relay")
-	}
-	for name := range strings.SplitSeq(o.parts, ",") {
-		if !slices.Contains(everyPart, name) {
-			return o, fmt.Errorf("-parts: unknown part %q: want some of %s", name, strings.Join(everyPart, ","))
-		}
-	}
-	for name := range strings.SplitSeq(o.only, ",") {
-		if !slices.Contains(everyPeer, name) {
-			return o, fmt.Errorf("-only: unknown peer %q: want some of %s", name, strings.Join(everyPeer, ","))
-		}
 	}
 	return o, nil
 }

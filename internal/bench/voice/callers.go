@@ -104,6 +104,7 @@ func newCaller(ctx context.Context, media *webrtc.MediaEngine, server string) (c
 	se := webrtc.SettingEngine{LoggerFactory: hosts.Quiet{}}
 	se.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
 	se.SetIncludeLoopbackCandidate(true)
+	se.SetICEMaxBindingRequests(1000) // or a client gives up on a busy machine after 1.5 s
 	se.SetIPFilter(func(ip net.IP) bool { return ip.IsLoopback() })
 	se.SetICEMulticastDNSMode(ice.MulticastDNSModeDisabled)
 	api := webrtc.NewAPI(webrtc.WithMediaEngine(media), webrtc.WithInterceptorRegistry(&interceptor.Registry{}), webrtc.WithSettingEngine(se))

@@ -39,17 +39,18 @@ type Caller struct {
 	cfg    CallerConfig
 	rate   int // of PCM, 0 for Opus
 	number int // of the connection
-	said   time.Duration
 
 	peer   *peer
 	reader sync.WaitGroup
 
 	mu      sync.Mutex
+	said    time.Duration // by the client; changed by the test's goroutine alone
 	changed chan struct{} // closed and replaced when anything below has changed
 	queue   []sound       // what the service has said and the client has not heard
 	queued  time.Duration
 	taken   time.Duration // of this connection's audio
 	spoken  time.Duration // of this utterance, played
+	dry     time.Duration // where in what the client said the queue ran dry
 	at      time.Duration // where the client is, in the service's time
 	marks   []pendingMark
 	events  []transceiver.Event
@@ -57,6 +58,11 @@ type Caller struct {
 	goodbye string
 	over    error
 }
+
+// utteranceGap is the silence that separates two utterances, in the client's time:
+// Say and Pause. That a test has heard all there is while the service still writes
+// separates none. It is shorter than a transceiver's, as the pauses of tests are.
+const utteranceGap = 500 * time.Millisecond
 
 // sound is a message of audio.
 type sound struct {
@@ -243,7 +249,7 @@ func (c *Caller) binary(m message) {
 		if c.rate != 0 {
 			d = pcmTime(len(payload), c.rate)
 		}
-		if c.queued == 0 {
+		if c.queued == 0 && c.said-c.dry >= utteranceGap {
 			c.spoken = 0
 		}
 		at := time.Duration(binary.BigEndian.Uint64(m.data[8:])) * time.Microsecond
@@ -300,12 +306,16 @@ func (c *Caller) Say(f transceiver.Frame) {
 	}
 	binary.BigEndian.PutUint32(h[4:], uint32(f.Lost))
 	binary.BigEndian.PutUint64(h[8:], uint64(c.said/time.Microsecond))
-	c.said += d
+	c.Pause(d)
 	c.peer.write(websocket.MessageBinary, append(h, f.Payload...))
 }
 
 // Pause makes time pass in which the client sends nothing.
-func (c *Caller) Pause(d time.Duration) { c.said += d }
+func (c *Caller) Pause(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.said += d
+}
 
 // Hear waits until the service has said that much and plays it to the client. It
 // returns the payloads: Opus packets, which are not divided, or PCM.
@@ -356,6 +366,7 @@ func (c *Caller) play(d time.Duration) (payloads [][]byte) {
 			c.queue = c.queue[1:]
 		}
 	}
+	c.dry = c.said
 	answers := append(c.marked(false), c.playback())
 	c.mu.Unlock()
 	c.tell(c.peer, answers)

@@ -2,12 +2,15 @@ package hostmetrics
 
 import (
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/usher-rtc/usher/examples/internal/metrics"
+	"github.com/usher-rtc/usher/relay"
 	"github.com/usher-rtc/usher/transceiver"
 )
 
@@ -37,5 +40,30 @@ func TestText(t *testing.T) {
 	problems, err := testutil.CollectAndLint(Host(hostStats))
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// TestMetricsInDocsExist compares the page for operators with what is served.
+func TestMetricsInDocsExist(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats := func() relay.Stats {
+		return relay.Stats{
+			Workers: []relay.Counters{{Drops: map[string]uint64{"empty datagram": 1}}},
+			Sockets: make([]relay.SocketStats, 1),
+		}
+	}
+	w := httptest.NewRecorder()
+	metrics.Handler(Host(hostStats), metrics.Relay(stats)).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	names := regexp.MustCompile("`(usher_[a-z_]+)`").FindAllStringSubmatch(string(page), -1)
+	if len(names) == 0 {
+		t.Error("the page has no metrics")
+	}
+	for _, name := range names {
+		if !strings.Contains(w.Body.String(), "# TYPE "+name[1]+" ") {
+			t.Errorf("there is no metric %s", name[1])
+		}
 	}
 }

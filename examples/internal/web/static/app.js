@@ -1,4 +1,4 @@
-import { Call, Meter, toneStream } from './call.js';
+import { Call, Meter, showLevel, toneStream } from './call.js';
 
 const $ = (id) => document.getElementById(id);
 const show = (id, value) => { $(id).textContent = value ?? '–'; };
@@ -64,21 +64,14 @@ async function hangUp() {
   await ended?.close();
   await context?.close().catch(() => {});
   context = stream = outMeter = undefined;
-  level('level-out', 0);
-  level('level-in', 0);
-}
-
-function level(id, rms) {
-  // The ear works in ratios: 60 dB across the bar.
-  const share = Math.max(0, 1 + Math.log10(Math.max(rms, 1e-6)) / 3).toFixed(3);
-  $(id).style.setProperty('--level', share);
-  $(id).setAttribute('aria-valuenow', share);
+  showLevel($('level-out'), 0);
+  showLevel($('level-in'), 0);
 }
 
 function levels() {
   if (!call) return;
-  level('level-out', outMeter.level());
-  level('level-in', call.meter.level());
+  showLevel($('level-out'), outMeter.level());
+  showLevel($('level-in'), call.meter.level());
 }
 
 let pings = 0;

@@ -37,6 +37,14 @@ export class Meter {
   }
 }
 
+// showLevel sets a bar to a level of Meter's.
+export function showLevel(bar, rms) {
+  // The ear works in ratios: 60 dB across the bar.
+  const share = Math.max(0, 1 + Math.log10(Math.max(rms, 1e-6)) / 3).toFixed(3);
+  bar.style.setProperty('--level', share);
+  bar.setAttribute('aria-valuenow', share);
+}
+
 export class Call {
   // start makes a call with the audio of stream. The promise resolves when the
   // peer connection is connected and the data channel is open. onevent gets
