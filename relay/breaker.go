@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"sync"
 	"time"
 )
@@ -29,6 +30,20 @@ func (b BreakerState) String() string {
 	default:
 		return "closed"
 	}
+}
+
+// MarshalText returns String, so that a page of statistics has words.
+func (b BreakerState) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (b *BreakerState) UnmarshalText(text []byte) error {
+	for s := range BreakerHalfOpen + 1 {
+		if s.String() == string(text) {
+			*b = s
+			return nil
+		}
+	}
+	return fmt.Errorf("relay: %q is no state of a breaker: want closed, open or half-open", text)
 }
 
 const (

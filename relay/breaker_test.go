@@ -69,5 +69,12 @@ func TestBreaker(t *testing.T) {
 		if state.String() != want {
 			t.Errorf("%d is %q", state, state)
 		}
+		var got BreakerState
+		if text, err := state.MarshalText(); err != nil || got.UnmarshalText(text) != nil || got != state {
+			t.Errorf("%v comes back as %v", state, got)
+		}
+	}
+	if err := new(BreakerState).UnmarshalText([]byte("ajar")); err == nil {
+		t.Error("a state that there is not was accepted")
 	}
 }

@@ -3,8 +3,8 @@
 # browsers, run a fleet or render manifests: the detector would change what they
 # find, or lengthen them for code that is tested here already.
 . "$(dirname "$0")/lib.sh"
-go test -race ./... ./examples/... ./internal/e2e/link ./internal/e2e/tail \
+tests -race ./... ./examples/... ./internal/e2e/link ./internal/e2e/tail \
   ./internal/bench/{callers,drill,flags,gaps,procs,stats,table,wait,web}
 step "flow store"
 # What is left out waits for real servers under load, with deadlines.
-go test -race -skip 'TestFullRedis|Failover' ./flowtable/redisflow/...
+tests -race -skip='TestFullRedis|Failover' ./flowtable/redisflow/...

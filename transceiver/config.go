@@ -41,9 +41,9 @@ type Config struct {
 	// reader. 0 means one per CPU that Go uses, at most 4; 1 outside Linux.
 	Sockets int
 
-	// Advertised is the trunk address that ufrags carry: IPv4, reachable by
+	// AdvertiseTrunk is the trunk address that ufrags carry: IPv4, reachable by
 	// the relays. Zero means the address of Listen. Ignored with HostID.
-	Advertised netip.AddrPort
+	AdvertiseTrunk netip.AddrPort
 	// HostID puts this directory id (48 bits) into ufrags instead of an
 	// address. The relays' Resolver turns it into one. Needed for IPv6.
 	HostID uint64

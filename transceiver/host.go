@@ -175,18 +175,18 @@ func (h *Host) start(conns []*udpbatch.Conn) error {
 	if h.cfg.HostID != 0 {
 		h.route, err = ufrag.DirectoryRoute(h.cfg.Cluster, h.cfg.HostID, 0)
 	} else {
-		adv, field := h.cfg.Advertised, "Advertised"
+		adv, field := h.cfg.AdvertiseTrunk, "AdvertiseTrunk"
 		if !adv.IsValid() {
 			adv, field = h.addr, "Listen"
 		} else if adv.Port() == 0 {
 			adv = netip.AddrPortFrom(adv.Addr(), h.addr.Port())
 		}
 		if adv.Addr().IsUnspecified() {
-			return config.Errorf("Advertised", "required when Listen is a wildcard address: relays cannot send to %v; or give Listen the address of an interface", adv.Addr())
+			return config.Errorf("AdvertiseTrunk", "required when Listen is a wildcard address: relays cannot send to %v; or give Listen the address of an interface", adv.Addr())
 		}
 		h.route, err = ufrag.IPv4Route(h.cfg.Cluster, netip.AddrPortFrom(adv.Addr().Unmap(), adv.Port()), 0)
 		if err != nil {
-			return config.Errorf(field, "%v does not fit into a ufrag, which holds an IPv4 address: set HostID, or Advertised", adv)
+			return config.Errorf(field, "%v does not fit into a ufrag, which holds an IPv4 address: set HostID, or AdvertiseTrunk", adv)
 		}
 	}
 	if err != nil {

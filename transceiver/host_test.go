@@ -61,8 +61,8 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"certificate":        {func(c *Config) { c.CertificateLifetime = -1 }, "CertificateLifetime"},
 		"mtu":                {func(c *Config) { c.TrunkMTU = 100 }, "TrunkMTU"},
 		"read buffer":        {func(c *Config) { c.ReadBuffer = -1 }, "ReadBuffer"},
-		"wildcard":           {func(c *Config) { c.Listen = netip.MustParseAddrPort("0.0.0.0:0") }, "Advertised"},
-		"IPv6 without id":    {func(c *Config) { c.Advertised = netip.MustParseAddrPort("[2001:db8::1]:9000") }, "Advertised"},
+		"wildcard":           {func(c *Config) { c.Listen = netip.MustParseAddrPort("0.0.0.0:0") }, "AdvertiseTrunk"},
+		"IPv6 without id":    {func(c *Config) { c.AdvertiseTrunk = netip.MustParseAddrPort("[2001:db8::1]:9000") }, "AdvertiseTrunk"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{

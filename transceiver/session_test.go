@@ -646,7 +646,7 @@ func TestRejectedSectionWithAnotherUfragIsIgnored(t *testing.T) {
 }
 
 func TestRouteLeadsToTheHost(t *testing.T) {
-	host, _ := setup(t, func(c *Config) { c.Advertised = netip.MustParseAddrPort("10.1.2.3:0") })
+	host, _ := setup(t, func(c *Config) { c.AdvertiseTrunk = netip.MustParseAddrPort("10.1.2.3:0") })
 	c := newClient(t, nil)
 	c.channel()
 	s, answer, err := host.Accept(context.Background(), c.offer(nil), AcceptOptions{})
