@@ -1,8 +1,8 @@
 # A short index: each target calls the script that CI calls too.
 .PHONY: test race lint tidy cross fuzz e2e drill bench bench-relay bench-host bench-voice fleet ci
 
-test:   ## every module, as in the README
-	go test work
+test:   ## every module, as in the README, one package at a time
+	./scripts/test.sh
 race:   ## every module but what measures, under the race detector
 	./scripts/race.sh
 lint:   ## golangci-lint, built once and cached
