@@ -34,6 +34,7 @@ type usherPeer struct {
 	reader  trunk.Reader
 	epochs  []uint64 // of each Host
 	links   map[linkKey]*trunk.Link
+	spoke   map[linkKey]time.Time // when the Host last said that it is alive
 }
 
 type usherFlow struct {
@@ -82,6 +83,7 @@ func (p *usherPeer) Start(env *Env) error {
 	p.codec = ufrag.NewCodec(p.keys)
 	p.builder = trunk.NewBuilder(0)
 	p.links = make(map[linkKey]*trunk.Link)
+	p.spoke = make(map[linkKey]time.Time)
 	for h := range env.Upstreams {
 		route, err := ufrag.IPv4Route(benchCluster, addrPort(env.HostAddr(h)), 0)
 		if err != nil {
@@ -241,6 +243,7 @@ func (p *usherPeer) SplitUp(host int, from load.Endpoint, d []byte, out [][]byte
 			p.send(host, from, b)
 		}
 	}
+	p.keepalive(host, from, l)
 	if h.Type != trunk.TypeData {
 		p.control(host, from, l, &h)
 		return out
@@ -257,6 +260,24 @@ func (p *usherPeer) SplitUp(host int, from load.Endpoint, d []byte, out [][]byte
 		out = append(out, f.Payload)
 	}
 	return out
+}
+
+// keepaliveInterval is that of a Host, which relays take for dead after three seconds
+// without a word.
+const keepaliveInterval = time.Second
+
+// keepalive tells a relay that has proven itself that the Host is alive.
+func (p *usherPeer) keepalive(host int, relay load.Endpoint, l *trunk.Link) {
+	k, now := linkKey{host, relay}, time.Now()
+	epoch, proven := l.Peer()
+	if !proven || now.Sub(p.spoke[k]) < keepaliveInterval {
+		return
+	}
+	p.spoke[k] = now
+	hd := l.Header(trunk.TypeKeepalive)
+	m := trunk.Keepalive{To: epoch}
+	b, _ := m.Append(nil, &hd, p.keys)
+	p.send(host, relay, b)
 }
 
 // clientOf returns whose frame it is.
