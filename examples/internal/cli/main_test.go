@@ -77,7 +77,7 @@ func TestWrongValueSaysWhatIsWanted(t *testing.T) {
 
 func TestKeysWarnAboutAFileForEverybody(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("no permissions there")
+		t.Skip("Windows has no permission bits: who may read a file is in its access list, which is not looked at")
 	}
 	key, err := ufrag.GenerateKey('A')
 	if err != nil {
