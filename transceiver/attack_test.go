@@ -176,16 +176,23 @@ func TestSSRCOfAnotherSession(t *testing.T) {
 	}
 }
 
-// A request whose body does not come is answered and let go of.
-func TestBodyThatDoesNotCome(t *testing.T) {
-	host, _ := setup(t, nil)
+// impatient serves signalling that waits 100 ms for a body.
+func impatient(t *testing.T, host *Host) *httptest.Server {
+	t.Helper()
 	h, err := NewHandler(host, SignallingConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.(*signalling).bodyLimit = 100 * time.Millisecond
 	server := httptest.NewServer(h)
-	defer server.Close()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// A request whose body does not come is answered and let go of.
+func TestBodyThatDoesNotCome(t *testing.T) {
+	host, _ := setup(t, nil)
+	server := impatient(t, host)
 	s, _, err := host.Accept(context.Background(), browserOffer(), AcceptOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -215,13 +222,7 @@ func TestBodyLimitEndsWithTheBody(t *testing.T) {
 			return nil
 		}
 	})
-	h, err := NewHandler(host, SignallingConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.(*signalling).bodyLimit = 100 * time.Millisecond
-	server := httptest.NewServer(h)
-	defer server.Close()
+	server := impatient(t, host)
 	if r := do(t, http.MethodPost, server.URL, typeSDP, browserOffer()); r.StatusCode != http.StatusCreated {
 		t.Errorf("%d %s", r.StatusCode, r.body)
 	}

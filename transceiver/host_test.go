@@ -433,23 +433,27 @@ func TestTwoSessionsOnOnePath(t *testing.T) {
 	}
 }
 
+// checked accepts a session whose client's first check has come from an address.
+func checked(t *testing.T, host *Host, client netip.AddrPort) *Session {
+	t.Helper()
+	s, _, err := host.Accept(context.Background(), browserOffer(), AcceptOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh := &shard{host: host, conn: host.shards[0].conn, group: host.shards[0].group}
+	payload := check(s.Ufrag()+":"+s.ice.remoteUfrag, s.ice.password)
+	frame := frameFor(t, host.cfg.TrunkKeys, &trunk.Frame{Ingress: 1, Client: client, Payload: payload})
+	sh.HandleBatch(0, []udpbatch.Packet{{Data: frame, From: netip.MustParseAddrPort("127.0.0.77:7777")}})
+	return s
+}
+
 func TestClientSocketSharedByTwoSessions(t *testing.T) {
 	host, _ := setup(t, nil)
-	relayAddr := netip.MustParseAddrPort("127.0.0.77:7777")
 	client := netip.MustParseAddrPort("203.0.113.66:6666")
-	var ids []string
-	for range 2 {
-		s, _, err := host.Accept(context.Background(), browserOffer(), AcceptOptions{})
-		if err != nil {
-			t.Fatal(err)
+	for i := range 2 {
+		if s := checked(t, host, client); s.ClientAddr() != client {
+			t.Errorf("session %d is at %v", i, s.ClientAddr())
 		}
-		sh := &shard{host: host, conn: host.shards[0].conn, group: host.shards[0].group}
-		payload := check(s.Ufrag()+":"+s.ice.remoteUfrag, s.ice.password)
-		sh.HandleBatch(0, []udpbatch.Packet{{Data: frameFor(t, host.cfg.TrunkKeys, &trunk.Frame{Ingress: 1, Client: client, Payload: payload}), From: relayAddr}})
-		if s.ClientAddr() != client {
-			t.Errorf("session %d is at %v", len(ids), s.ClientAddr())
-		}
-		ids = append(ids, s.ID())
 	}
 	if got := host.Stats().Contested; got != 1 {
 		t.Errorf("%d contested paths", got)
@@ -462,18 +466,7 @@ func TestUnprovenSessionIsSilentOnAPathOfAnother(t *testing.T) {
 	host, _ := setup(t, nil)
 	client := netip.MustParseAddrPort("203.0.113.66:6666")
 	path := icelite.Path{Client: client, Ingress: 1}
-	var sessions []*Session
-	for range 2 {
-		s, _, err := host.Accept(context.Background(), browserOffer(), AcceptOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		sh := &shard{host: host, conn: host.shards[0].conn, group: host.shards[0].group}
-		payload := check(s.Ufrag()+":"+s.ice.remoteUfrag, s.ice.password)
-		frame := frameFor(t, host.cfg.TrunkKeys, &trunk.Frame{Ingress: 1, Client: client, Payload: payload})
-		sh.HandleBatch(0, []udpbatch.Packet{{Data: frame, From: netip.MustParseAddrPort("127.0.0.77:7777")}})
-		sessions = append(sessions, s)
-	}
+	sessions := []*Session{checked(t, host, client), checked(t, host, client)}
 	gone, next := &sessions[0].front, &sessions[1].front
 	if gone.taken(path) || next.taken(path) {
 		t.Error("an address that nobody has proven is kept from one of them")
