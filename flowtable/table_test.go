@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/usher-rtc/usher/internal/race"
 )
 
 func TestConfigErrorsNameTheField(t *testing.T) {
@@ -129,7 +131,7 @@ func filled(tb testing.TB, n int) *Table {
 
 // A million flows, with all indexes, cost at most 128 bytes each.
 func TestBytesPerFlow(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector takes minutes for a million flows")
 	}
 	const n = 1_000_000
@@ -154,9 +156,7 @@ func TestBytesPerFlow(t *testing.T) {
 }
 
 func TestNothingAllocatesInSteadyState(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	table, _ := New(Config{MaxFlows: 1000})
 	table.Lock()
 	defer table.Unlock()

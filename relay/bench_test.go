@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/internal/udpbatch"
 )
@@ -83,9 +84,7 @@ func (r *rig) turn() {
 }
 
 func TestNothingAllocatesPerPacket(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	r := newRig(t)
 	for range 10 {
 		r.turn()

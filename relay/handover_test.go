@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/ufrag"
 )
@@ -305,7 +306,7 @@ func flowMap(s *Server) map[flowtable.Key]flowtable.Flow {
 // fewer.
 func TestHandoverOfManyFlows(t *testing.T) {
 	flows := 100_000
-	if raceEnabled {
+	if race.Enabled {
 		flows /= 10
 	}
 	b := handoverBench(t, func(c *Config) {

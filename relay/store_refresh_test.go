@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/udpbatch"
 	"github.com/usher-rtc/usher/ufrag"
 )
@@ -98,9 +99,7 @@ func TestRefreshLeavesRoomForNews(t *testing.T) {
 }
 
 func TestNothingAllocatesPerPacketWithAStore(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	store, err := flowtable.NewMemoryStore(flowtable.MemoryConfig{})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/cluster"
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/internal/udpbatch"
 	"github.com/usher-rtc/usher/ufrag"
@@ -481,9 +482,7 @@ func (r *tunnelRig) turn() {
 }
 
 func TestTunnelAllocatesNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	r := newTunnelRig(t)
 	for range 10 {
 		r.turn()

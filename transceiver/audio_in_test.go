@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/pion/rtp"
+
+	"github.com/usher-rtc/usher/internal/race"
 )
 
 // rtpPacket is packet n of a stream of 20 ms frames, whose payload says so.
@@ -322,9 +324,7 @@ func TestNextEndsWithItsContext(t *testing.T) {
 }
 
 func TestReceivingDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	for name, hold := range map[string]time.Duration{"at once": 0, "with a jitter buffer": 100 * time.Millisecond} {
 		in, _ := newTestIn(AudioConfig{JitterBuffer: hold})
 		h := rtp.Header{Version: 2, PayloadType: 111, SSRC: 7}

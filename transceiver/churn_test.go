@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/stun"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestChurnLeavesNothingBehind(t *testing.T) {
 	total, atOnce := 300, 50
 	switch {
-	case raceEnabled:
+	case race.Enabled:
 		total, atOnce = 60, 10 // or the clients' own timers run out
 	case os.Getenv("USHER_E2E") == "all":
 		total = 10_000

@@ -17,6 +17,7 @@ import (
 	"github.com/pion/webrtc/v4"
 
 	"github.com/usher-rtc/usher/internal/icelite"
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/stun"
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/internal/udpbatch"
@@ -515,9 +516,7 @@ func TestSlowSessionLosesItsOwnPacketsOnly(t *testing.T) {
 }
 
 func TestReceivePathDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	host, relay := setup(t, withEcho)
 	c := newClient(t, nil)
 	ch := c.channel()
@@ -556,9 +555,7 @@ func TestReceivePathDoesNotAllocate(t *testing.T) {
 }
 
 func TestSendPathDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	host, relay := setup(t, withEcho)
 	c := newClient(t, nil)
 	ch := c.channel()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/pion/transport/v5/packetio"
+
+	"github.com/usher-rtc/usher/internal/race"
 )
 
 func TestMediaBufferIsAQueueOfPackets(t *testing.T) {
@@ -129,9 +131,7 @@ func TestMediaBufferReadsWait(t *testing.T) {
 }
 
 func TestMediaBufferAllocates(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	m := new(bounds).newMediaBuffer(packetio.RTPBufferPacket, 1)
 	b := make([]byte, 200)
 	allocs := testing.AllocsPerRun(1000, func() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/stun"
 	"github.com/usher-rtc/usher/internal/trunk"
 )
@@ -75,9 +76,7 @@ func TestOutboxIsBounded(t *testing.T) {
 }
 
 func TestEnqueueDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	e := newEchoBench(t, 0)
 	sh := e.shard
 	sh.host.peers.add(benchRelay, false)

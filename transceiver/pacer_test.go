@@ -11,6 +11,7 @@ import (
 	"github.com/pion/rtp"
 
 	"github.com/usher-rtc/usher/internal/opus"
+	"github.com/usher-rtc/usher/internal/race"
 )
 
 // sentPacket is what a recorder saw.
@@ -611,9 +612,7 @@ func TestPacerSleepsWhileNobodySpeaks(t *testing.T) {
 }
 
 func TestSendingDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	stop := make(chan struct{})
 	p := newPacer(time.Now(), &recorder{})
 	o, _, end := newTestOut(p, AudioConfig{SendQueue: time.Minute})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/usher-rtc/usher/internal/race"
 )
 
 // edgeRoutes are the extremes of every field.
@@ -239,9 +241,7 @@ func TestPasswordRefusals(t *testing.T) {
 
 // Decode and AppendPassword run for packets from strangers.
 func TestDecodeDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
-		t.Skip("sync.Pool drops items under the race detector")
-	}
+	race.NoAllocs(t)
 	keys := testKeyring(t)
 	var codec Codec = NewCodec(keys)
 	text, err := codec.Encode(Route{KindDirectory, 3, 17, 42})

@@ -5,6 +5,8 @@ import (
 	"math"
 	"sync"
 	"testing"
+
+	"github.com/usher-rtc/usher/internal/race"
 )
 
 var hostRoute = Route{Kind: KindDirectory, Cluster: 3, Host: 17}
@@ -14,7 +16,7 @@ var hostRoute = Route{Kind: KindDirectory, Cluster: 3, Host: 17}
 // each decodes to its own session, it is enough that no session comes twice.
 func TestMintTenMillion(t *testing.T) {
 	n := 10_000_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || race.Enabled {
 		n = 100_000
 	}
 	codec := NewCodec(testKeyring(t))

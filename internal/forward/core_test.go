@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/trunk"
 )
 
@@ -343,9 +344,7 @@ func TestWorkersShareNothingButTheirLocks(t *testing.T) {
 }
 
 func TestNothingAllocates(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	w := newWorld(t, 2, nil)
 	checks := [][]byte{w.check(0, 1, false), w.check(1, 1, false), w.check(0, 1, true), w.check(0, 2, false)}
 	n := 0

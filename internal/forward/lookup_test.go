@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/stun"
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/ufrag"
@@ -290,9 +291,7 @@ func TestAbsenceIsRememberedAndGrows(t *testing.T) {
 }
 
 func TestLookupsAllocateNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	w := newStoreWorld(t, 1, 1000)
 	c := w.cores[0]
 	n := 0

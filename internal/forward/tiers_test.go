@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/usher-rtc/usher/flowtable"
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/stun"
 	"github.com/usher-rtc/usher/internal/trunk"
 	"github.com/usher-rtc/usher/ufrag"
@@ -444,9 +445,7 @@ func FuzzPassage(f *testing.F) {
 }
 
 func TestPassageAllocatesNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	w, _ := newTiersWorld(t, 1, nil)
 	c := w.cores[0]
 	edge, route := netip.MustParseAddrPort("172.17.0.1:4000"), w.route(0, 5)

@@ -5,15 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/stun"
 )
 
 // Everything that happens per packet or per timer, in a session that has
 // reached its steady state.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	h := newHarness(t)
 	h.prove(pathA, checkOpts{}, time.Millisecond)
 	h.prove(pathC, checkOpts{}, time.Millisecond)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/internal/stun"
 )
 
@@ -318,7 +319,7 @@ func runModel(t *testing.T, b []byte) {
 // The same without a fuzzer, so that every test run has some of it.
 func TestRandomOperations(t *testing.T) {
 	runs := uint64(150)
-	if raceEnabled {
+	if race.Enabled {
 		runs = 15 // it is much slower, and there is one goroutine only
 	}
 	for seed := range runs {

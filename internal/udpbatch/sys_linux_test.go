@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/usher-rtc/usher/internal/race"
 )
 
 func TestSockaddrRoundTrip(t *testing.T) {
@@ -148,9 +150,7 @@ func (h *sinkHandler) HandleBatch(_ int, pkts []Packet) {
 func (h *sinkHandler) Idle(time.Time) time.Duration { return time.Hour }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	for _, addr := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::]:0"} {
 		const count = 100
 		c, _ := linuxConn(t, SocketConfig{Addr: netip.MustParseAddrPort(addr), ReadBuffer: bigBuffer})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-rtc/usher/internal/race"
 	"github.com/usher-rtc/usher/transceiver"
 )
 
@@ -53,9 +54,7 @@ func (w writeSignal) Write(context.Context, []byte) error {
 // to service, through the service's queue, and back; the WebSocket library and
 // the connections included.
 func TestNothingIsAllocatedPerFrame(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	race.NoAllocs(t)
 	r, got := allocPair(t)
 	f := transceiver.Frame{Payload: opusFrame(1), Duration: frameDuration}
 	n := testing.AllocsPerRun(2000, func() {

@@ -1,6 +1,0 @@
-//go:build !race
-
-package icelite
-
-// raceEnabled: the race detector allocates, so alloc guards are skipped.
-const raceEnabled = false

@@ -1,5 +1,0 @@
-//go:build !race
-
-package udpbatch
-
-const raceEnabled = false

@@ -1,5 +1,0 @@
-//go:build !race
-
-package transceiver
-
-const raceEnabled = false

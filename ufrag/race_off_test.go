@@ -1,5 +1,0 @@
-//go:build !race
-
-package ufrag
-
-const raceEnabled = false
