@@ -177,8 +177,7 @@ func TestNewIdleTimeoutHoldsForOldFlows(t *testing.T) {
 // of those moments and nothing else.
 func TestKeysChangeUnderTraffic(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Workers = workersForTest() })
-	h := b.host(nil)
-	h.ring = keyring(t, "ab") // it rotates later than the relay
+	h := b.hostWith(keyring(t, "ab"), nil) // it rotates later than the relay
 	id := h.mint()
 	keys := func(ids string) (all []ufrag.Key) {
 		for i := range len(ids) {
