@@ -275,8 +275,7 @@ func TestNobodyElseUsesAFlow(t *testing.T) {
 	if err := wrong.Replace('a', k); err != nil {
 		t.Fatal(err)
 	}
-	forger.ring = wrong
-	forger.reply(r, trunk.Validated, "forged")
+	b.hostWith(wrong, nil).reply(r, trunk.Validated, "forged")
 	b.drops("wrong trunk tag", 1)
 	outside := b.client("127.0.1.9", 0)
 	if _, err := outside.conn.WriteToUDPAddrPort([]byte("anything"), b.srv.TrunkAddrs()[0]); err != nil {
